@@ -1,0 +1,25 @@
+/* Files: read-only maps, whole reads, and writes that are all or nothing. Errors name the path. */
+#pragma once
+
+#include "engine/base/buf.h"
+#include "engine/base/bytes.h"
+#include "engine/base/status.h"
+
+typedef struct pl_mapped {
+    pl_bytes bytes;
+} pl_mapped;
+
+/* Maps the whole regular file read-only. An empty file gives size 0. PL_ERR_NOT_FOUND or PL_ERR_IO. */
+PL_MUST_CHECK pl_status pl_mapped_open(pl_mapped *out, const char *path, pl_error *err);
+void pl_mapped_close(pl_mapped *m);
+/* Tells the kernel that the bytes will be read soon, or not again. Advice only. */
+void pl_mapped_willneed(pl_bytes part);
+void pl_mapped_dontneed(pl_bytes part);
+
+/* Appends the whole file, refused above max bytes. */
+PL_MUST_CHECK pl_status pl_file_read(pl_buf *out, const char *path, size_t max, pl_error *err);
+/* Writes to a temporary name beside path, syncs, renames: path has the old bytes or the new ones. mode: 0600, 0644. */
+PL_MUST_CHECK pl_status pl_file_write(const char *path, pl_bytes data, unsigned mode, pl_error *err);
+/* mkdir -p with mode 0700 for what is new. */
+PL_MUST_CHECK pl_status pl_mkdirs(const char *path, pl_error *err);
+bool pl_file_exists(const char *path);

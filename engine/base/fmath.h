@@ -1,0 +1,14 @@
+/* Elementary functions that give the same bits on every processor: only +, -, *, / and fma in a fixed order, no libm.
+ *
+ * The vector forms in engine/cpu follow the same steps lane by lane; tests compare them bit by bit.
+ * Accuracy: within 2 ulp of the exact value for f32, within 1e-14 relative for f64. */
+#pragma once
+
+float pl_expf(float x); /* 0 below -103.97, infinity above 88.72, NaN stays NaN */
+double pl_exp(double x);
+double pl_log(double x); /* x > 0 */
+double pl_pow(double x, double y); /* x > 0: pl_exp(y * pl_log(x)) */
+double pl_sin(double x); /* |x| < 2^30 */
+double pl_cos(double x);
+float pl_siluf(float x); /* x / (1 + pl_expf(-x)) */
+float pl_tanhf(float x);

@@ -1,0 +1,13 @@
+/* The CPU behind the backend vtable.
+ *
+ * Threads: as backend.h says. The pool is borrowed for the backend's life. */
+#pragma once
+
+#include "engine/base/pool.h"
+#include "engine/graph/backend.h"
+
+PL_MUST_CHECK pl_status pl_cpu_backend_new(pl_backend **out, pl_pool *pool, pl_error *err);
+
+/* The instruction set chosen at run time: what the processor and the system support, lowered by PACELINE_ISA
+ * ("portable", "avx2", "avx512", "avx512vnni"). An unknown word in it is PL_ERR_INVALID at pl_cpu_backend_new. */
+const char *pl_cpu_isa_name(void);

@@ -1,0 +1,63 @@
+/* The operators. Each call records a node in the context's arena and computes nothing.
+ *
+ * NULL is given when the arena has no memory, and NULL sources give NULL, so a builder checks once, at its end.
+ * A wrong shape is our own bug and asserts: whatever a file can get wrong is checked before (engine/model/hparams).
+ * All activations are f32 unless said otherwise. */
+#pragma once
+
+#include "engine/graph/tensor.h"
+
+typedef struct pl_graph_ctx pl_graph_ctx; /* an arena and the names of one build: graph.h */
+
+/* A leaf. weight: data is bound by the caller and never written. input: written before each run. */
+pl_tensor *pl_new_weight(pl_graph_ctx *c, pl_type type, pl_layout layout, int n_dims, const int64_t *ne, const void *data, const char *name);
+pl_tensor *pl_new_input(pl_graph_ctx *c, pl_type type, int n_dims, const int64_t *ne, const char *name);
+pl_tensor *pl_set_name(pl_tensor *t, const char *fmt, ...) PL_PRINTF(2, 3);
+/* Marks t as a result: its bytes stay valid after the run. */
+pl_tensor *pl_set_output(pl_tensor *t);
+
+/* New strides over the same bytes. */
+pl_tensor *pl_reshape(pl_graph_ctx *c, pl_tensor *a, int n_dims, const int64_t *ne); /* a is contiguous */
+pl_tensor *pl_view(pl_graph_ctx *c, pl_tensor *a, int n_dims, const int64_t *ne, const size_t *nb, size_t offset);
+pl_tensor *pl_permute(pl_graph_ctx *c, pl_tensor *a, int d0, int d1, int d2, int d3);
+
+/* rows: table [n_embd, n_vocab] of any type and layout, ids i32 [n] -> f32 [n_embd, n] */
+pl_tensor *pl_get_rows(pl_graph_ctx *c, pl_tensor *table, pl_tensor *ids);
+
+/* w [k, m] of any type and layout, x f32 [k, n] -> f32 [m, n]. Row i of the result is x's row i times w transposed.
+ * The order of reduction is the contract in engine/cpu/kernels.h: it does not depend on n, threads or layout. */
+pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x);
+
+/* x / sqrt(mean(x^2) + eps) along ne[0]; then times weight [ne0] f32 when that is not NULL (Zhang and Sennrich 2019). */
+pl_tensor *pl_rms_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, float eps);
+
+/* Element by element; b is repeated over the dimensions in which it has one element. */
+pl_tensor *pl_add(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b);
+pl_tensor *pl_mul(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b);
+pl_tensor *pl_scale(pl_graph_ctx *c, pl_tensor *a, float s);
+pl_tensor *pl_silu(pl_graph_ctx *c, pl_tensor *a);                        /* x / (1 + exp(-x)) */
+pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up);    /* silu(gate) * up (Shazeer 2020) */
+
+/* Rotary embedding (Su et al. 2021) of x [d_head, n_head, n_tok] by the table [n_rot, n_tok] f32 of interleaved (cos, sin)
+ * pairs, one pair per rotated couple (made per run by engine/model from the positions, with scaling and factors applied).
+ * neox: couples are (i, i + n_rot/2); otherwise (2i, 2i + 1). Elements from n_rot on pass through. */
+pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, bool neox);
+
+/* The paged cache of one layer is a tensor of kv type f16 or f32 [page * d_head * n_head_kv * 2, n_blocks]; inside a block,
+ * for each kv head: K as [d_head][PL_KV_PAGE] (positions innermost), then V as [PL_KV_PAGE][d_head].
+ *
+ * Writes k, v f32 [d_head, n_head_kv, n_tok] of this batch at slots i32 [n_tok]: slot = block * PL_KV_PAGE + position % PL_KV_PAGE.
+ * The result is a view of kv: give it to pl_attention so that the order of execution holds. */
+#define PL_KV_PAGE 32
+pl_tensor *pl_kv_store(pl_graph_ctx *c, pl_tensor *kv, pl_tensor *k, pl_tensor *v, pl_tensor *slots);
+
+/* Causal attention over the paged cache, grouped queries, q f32 [d_head, n_head, n_tok] -> f32 [d_head * n_head, n_tok].
+ * pos i32 [n_tok]: row i sees positions 0..pos[i] of its sequence; tables i32 [n_pages_max, n_tok]: the block of each page
+ * of row i's sequence. K and V are read back from the cache, in tiles of one page anchored at absolute positions and merged in
+ * ascending order by the online softmax (Milakov and Gimelshein 2018), so the result depends on nothing else in the batch. */
+pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale);
+
+/* a -> a contiguous tensor of the given type (f32, f16, bf16). */
+pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type);
+
+const char *pl_op_name(pl_op op);

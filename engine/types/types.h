@@ -1,0 +1,64 @@
+/* The one table of tensor types: sizes, conversion to and from float, and which activation each is multiplied with.
+ *
+ * Formats: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (numbers and names).
+ * Threads: the table is constant. */
+#pragma once
+
+#include "engine/base/bytes.h"
+#include "engine/base/status.h"
+
+/* The numbers are GGUF's. A number without a row (see pl_type_info) is not known to this build. */
+typedef enum pl_type {
+    PL_TYPE_F32 = 0,
+    PL_TYPE_F16 = 1,
+    PL_TYPE_Q4_0 = 2,
+    PL_TYPE_Q4_1 = 3,
+    PL_TYPE_Q5_0 = 6,
+    PL_TYPE_Q5_1 = 7,
+    PL_TYPE_Q8_0 = 8,
+    PL_TYPE_Q4_K = 12,
+    PL_TYPE_Q5_K = 13,
+    PL_TYPE_Q6_K = 14,
+    PL_TYPE_I8 = 24,
+    PL_TYPE_I16 = 25,
+    PL_TYPE_I32 = 26,
+    PL_TYPE_I64 = 27,
+    PL_TYPE_F64 = 28,
+    PL_TYPE_BF16 = 30,
+    PL_TYPE_COUNT = 64 /* room for the numbers in use by GGUF */
+} pl_type;
+
+/* What a weight's row is multiplied with. The activation is made from f32 by the backend, per token. */
+typedef enum pl_act {
+    PL_ACT_NONE, /* not a weight type */
+    PL_ACT_F32,  /* float weights: the f32 values as they are */
+    PL_ACT_Q8,   /* blocks of 32: int8 values, f32 scale, f32 scale * sum of the values */
+    PL_ACT_Q8K   /* blocks of 256: int8 values, f32 scale, int16 sums of each 16 values */
+} pl_act;
+
+typedef struct pl_type_info {
+    const char *name;   /* "Q4_1" */
+    uint32_t block;     /* elements per block */
+    uint32_t bytes;     /* bytes per block */
+    pl_act act;
+    bool is_quantized;
+    /* n elements (a multiple of block). Bit-exact: unfused multiply and add, in the order of the format's definition. */
+    void (*to_float)(const void *src, float *dst, int64_t n);
+    /* Encodes n elements; NULL where this build only decodes. */
+    void (*from_float)(const float *src, void *dst, int64_t n);
+} pl_type_info;
+
+/* The row of type, or NULL. Safe for any number from a file. */
+const pl_type_info *pl_type_get(uint32_t type);
+const char *pl_type_name(pl_type type); /* "?" when there is no row */
+/* The type with this name, without regard to case; false when there is none. */
+bool pl_type_parse(pl_str name, pl_type *out);
+
+/* Bytes of a row of n elements: n must be a multiple of the block, and the type must have a row. */
+size_t pl_type_row_size(pl_type type, int64_t n);
+
+/* IEEE 754 half and bfloat16. Rounding to nearest even; NaN stays NaN. The same bits on every processor. */
+float pl_f16_to_f32(uint16_t h);
+uint16_t pl_f32_to_f16(float f);
+static inline float pl_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
+uint16_t pl_f32_to_bf16(float f);
