@@ -1,0 +1,10 @@
+#include "engine/cpu/kernels.h"
+
+#include <string.h>
+
+void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa)
+{
+    memset(k, 0, sizeof *k);
+    k->isa = isa;
+    pl_cpu_ops_portable(k);
+}

@@ -1,0 +1,75 @@
+/* The table of CPU kernels: one row per inner loop, chosen once for an instruction set.
+ *
+ * The portable kernels are the definition; every other one gives the same bits for every finite input, and NaN where they
+ * give NaN. "x + y" and "x * y" below are single roundings, fma is written where it is meant. Nothing here looks at threads or
+ * at how many rows a batch has.
+ *
+ * sum16 is the one shape of a sum of n floats: 16 partial sums that begin at +0; element i is added to partial i % 16, in
+ * ascending order; then s[i] += s[i + 8] for i < 8, s[i] += s[i + 4] for i < 4, s[i] += s[i + 2] for i < 2, s[0] + s[1].
+ * max16 is the same tree over 16 partial maxima, max(a, b) = a > b ? a : b, that begin at -infinity.
+ *
+ * Pointers need the alignment of their element only. Outputs may be exactly an input where "in place" is said, and
+ * overlap nothing else. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/cpu/isa.h"
+
+typedef struct pl_cpu_kernels {
+    pl_isa isa;
+
+    /* --- Rows of floats. All in place. --- */
+
+    /* y[i] = (x[i] * r) * w[i], or x[i] * r where w is NULL; r = 1 / sqrt(sum16(x[i] * x[i]) / n + eps), each step rounded to
+     * f32, the square root correctly rounded. n > 0. */
+    void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
+    /* y[i] = a[i] + b[i] */
+    void (*add)(float *y, const float *a, const float *b, int64_t n);
+    /* y[i] = a[i] * b[i] */
+    void (*mul)(float *y, const float *a, const float *b, int64_t n);
+    /* y[i] = x[i] * s */
+    void (*scale)(float *y, const float *x, float s, int64_t n);
+    /* y[i] = pl_expf(x[i]) */
+    void (*exp)(float *y, const float *x, int64_t n);
+    /* y[i] = x[i] / (1 + pl_expf(-x[i])) */
+    void (*silu)(float *y, const float *x, int64_t n);
+    /* y[i] = (gate[i] / (1 + pl_expf(-gate[i]))) * up[i] */
+    void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
+
+    /* Rotates the n_head heads of one token; heads are x_stride and y_stride floats apart. For couple j < n_rot / 2, with
+     * c = cs[2j], s = cs[2j + 1]: y0 = x0 * c - x1 * s, y1 = x0 * s + x1 * c. Couples are (2j, 2j + 1) in rope_norm and
+     * (j, j + n_rot / 2) in rope_neox. Elements n_rot to d_head - 1 are copied. */
+    void (*rope_norm)(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot, int64_t d_head,
+                      int64_t n_head);
+    void (*rope_neox)(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot, int64_t d_head,
+                      int64_t n_head);
+
+    /* pl_f16_to_f32 and pl_f32_to_f16 of each element. Not in place. */
+    void (*f16_to_f32)(float *y, const uint16_t *x, int64_t n);
+    void (*f32_to_f16)(uint16_t *y, const float *x, int64_t n);
+
+    /* --- Attention over one tile of PL_KV_PAGE = 32 positions, for n independent rows of queries. ---
+     * k [d_head][32], v [32][d_head], q [n][d_head], acc [n][d_head]; row i sees the first n_pos[i] positions, 1 to 32 of them.
+     * For each row, with its state (m, l, acc), which begins as (-infinity, 0, 0):
+     *   s[j] = (fma chain over d ascending of q[d] * k[d][j], from +0) * scale for j < n_pos, -infinity for the others
+     *   m' = max(m, max16(s));  a = pl_expf(m - m');  p[j] = pl_expf(s[j] - m')
+     *   l = l * a + sum16(p);  acc[d] = acc[d] * a, then acc[d] = fma(p[j], v[j][d], acc[d]) for j ascending below n_pos.
+     * No position from n_pos on is ever read into a result, whatever the cache holds there. */
+    void (*attn_tile_f32)(const float *k, const float *v, const float *q, float *acc, float *m, float *l, const int32_t *n_pos,
+                          int n, int d_head, float scale);
+    void (*attn_tile_f16)(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
+                          const int32_t *n_pos, int n, int d_head, float scale);
+
+    /* --- Matrix products: see engine/cpu/mm.h for activations and layouts. --- */
+} pl_cpu_kernels;
+
+/* Fills k with the best kernels of isa, which the caller knows this machine to have. */
+void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa);
+
+/* The install functions, one per instruction set and subject, for pl_cpu_kernels_choose. The portable ones fill all their rows;
+ * each other one replaces what it does better. */
+void pl_cpu_ops_portable(pl_cpu_kernels *k);
+void pl_cpu_ops_avx2(pl_cpu_kernels *k);
+void pl_cpu_ops_avx512(pl_cpu_kernels *k);

@@ -1,0 +1,155 @@
+/* The definition of every kernel that is no matrix product, in plain C. fmaf is correctly rounded wherever it comes from. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/fmath.h"
+#include "engine/cpu/kernels.h"
+#include "engine/types/types.h"
+
+enum { PAGE = 32 };
+
+static float sum16_of(float s[16])
+{
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++) s[i] += s[i + step];
+    return s[0];
+}
+
+static void rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+{
+    float s[16] = {0};
+    for (int64_t i = 0; i < n; i++) s[i % 16] += x[i] * x[i];
+    float r = 1.0f / sqrtf(sum16_of(s) / (float)n + eps);
+    if (w)
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * r * w[i];
+    else
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * r;
+}
+
+static void add(float *y, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+static void mul(float *y, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+static void scale(float *y, const float *x, float s, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * s;
+}
+
+static void exp_row(float *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = pl_expf(x[i]);
+}
+
+static void silu(float *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = pl_siluf(x[i]);
+}
+
+static void swiglu(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = pl_siluf(gate[i]) * up[i];
+}
+
+/* Couple j is elements (j * step, j * step + gap). */
+static void rope(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot, int64_t d_head,
+                 int64_t n_head, int64_t step, int64_t gap)
+{
+    for (int64_t h = 0; h < n_head; h++, x += x_stride, y += y_stride) {
+        for (int64_t j = 0; j < n_rot / 2; j++) {
+            float c = cs[2 * j], s = cs[2 * j + 1], x0 = x[j * step], x1 = x[j * step + gap];
+            y[j * step] = x0 * c - x1 * s;
+            y[j * step + gap] = x0 * s + x1 * c;
+        }
+        if (y != x) memcpy(y + n_rot, x + n_rot, (size_t)(d_head - n_rot) * sizeof *y);
+    }
+}
+
+static void rope_norm(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot, int64_t d_head,
+                      int64_t n_head)
+{
+    rope(y, y_stride, x, x_stride, cs, n_rot, d_head, n_head, 2, 1);
+}
+
+static void rope_neox(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot, int64_t d_head,
+                      int64_t n_head)
+{
+    rope(y, y_stride, x, x_stride, cs, n_rot, d_head, n_head, 1, n_rot / 2);
+}
+
+static void f16_to_f32(float *y, const uint16_t *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = pl_f16_to_f32(x[i]);
+}
+
+static void f32_to_f16(uint16_t *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = pl_f32_to_f16(x[i]);
+}
+
+/* One row of queries: scores first, then softmax_row, then the values. Both tile types share the middle. */
+static float softmax_row(float p[PAGE], float *m, float *l, int n_pos, float scale_by)
+{
+    for (int j = 0; j < PAGE; j++) p[j] = j < n_pos ? p[j] * scale_by : -INFINITY;
+    float t[16];
+    for (int j = 0; j < 16; j++) t[j] = p[j] > p[j + 16] ? p[j] : p[j + 16];
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
+    float m_new = *m > t[0] ? *m : t[0];
+    float a = pl_expf(*m - m_new);
+    for (int j = 0; j < PAGE; j++) p[j] = pl_expf(p[j] - m_new);
+    for (int j = 0; j < 16; j++) t[j] = p[j] + p[j + 16];
+    *l = *l * a + sum16_of(t);
+    *m = m_new;
+    return a;
+}
+
+static void attn_tile_f32(const float *k, const float *v, const float *q, float *acc, float *m, float *l, const int32_t *n_pos,
+                          int n, int d_head, float scale_by)
+{
+    for (int i = 0; i < n; i++, q += d_head, acc += d_head) {
+        float p[PAGE] = {0};
+        for (int d = 0; d < d_head; d++)
+            for (int j = 0; j < PAGE; j++) p[j] = fmaf(q[d], k[d * PAGE + j], p[j]);
+        float a = softmax_row(p, &m[i], &l[i], n_pos[i], scale_by);
+        for (int d = 0; d < d_head; d++) acc[d] *= a;
+        for (int j = 0; j < n_pos[i]; j++)
+            for (int d = 0; d < d_head; d++) acc[d] = fmaf(p[j], v[j * d_head + d], acc[d]);
+    }
+}
+
+static void attn_tile_f16(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
+                          const int32_t *n_pos, int n, int d_head, float scale_by)
+{
+    for (int i = 0; i < n; i++, q += d_head, acc += d_head) {
+        float p[PAGE] = {0};
+        for (int d = 0; d < d_head; d++)
+            for (int j = 0; j < PAGE; j++) p[j] = fmaf(q[d], pl_f16_to_f32(k[d * PAGE + j]), p[j]);
+        float a = softmax_row(p, &m[i], &l[i], n_pos[i], scale_by);
+        for (int d = 0; d < d_head; d++) acc[d] *= a;
+        for (int j = 0; j < n_pos[i]; j++)
+            for (int d = 0; d < d_head; d++) acc[d] = fmaf(p[j], pl_f16_to_f32(v[j * d_head + d]), acc[d]);
+    }
+}
+
+void pl_cpu_ops_portable(pl_cpu_kernels *k)
+{
+    k->rms_norm = rms_norm;
+    k->add = add;
+    k->mul = mul;
+    k->scale = scale;
+    k->exp = exp_row;
+    k->silu = silu;
+    k->swiglu = swiglu;
+    k->rope_norm = rope_norm;
+    k->rope_neox = rope_neox;
+    k->f16_to_f32 = f16_to_f32;
+    k->f32_to_f16 = f32_to_f16;
+    k->attn_tile_f32 = attn_tile_f32;
+    k->attn_tile_f16 = attn_tile_f16;
+}
