@@ -1,0 +1,177 @@
+#include "engine/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/alloc.h"
+
+static pl_status fail_errno(pl_error *err, const char *path, const char *what, int e)
+{
+    pl_status s = e == ENOENT || e == ENOTDIR ? PL_ERR_NOT_FOUND : e == ENOMEM ? PL_ERR_NO_MEMORY : PL_ERR_IO;
+    return pl_fail(err, s, "%s: %s: %s", path, what, strerror(e));
+}
+
+/* Opens the regular file at path for reading. */
+static pl_status open_regular(int *fd, uint64_t *size, const char *path, pl_error *err)
+{
+    /* O_NONBLOCK: a pipe without a writer must not hang us before we have seen what it is. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return fail_errno(err, path, "cannot be opened", errno);
+    struct stat st;
+    pl_status s = PL_OK;
+    if (fstat(*fd, &st) != 0)
+        s = fail_errno(err, path, "cannot be examined", errno);
+    else if (!S_ISREG(st.st_mode))
+        s = pl_fail(err, PL_ERR_IO, "%s: not a regular file", path);
+    if (s != PL_OK) {
+        close(*fd);
+        *fd = -1;
+        return s;
+    }
+    *size = (uint64_t)st.st_size;
+    return PL_OK;
+}
+
+pl_status pl_mapped_open(pl_mapped *out, const char *path, pl_error *err)
+{
+    *out = (pl_mapped){0};
+    int fd;
+    uint64_t size = 0;
+    PL_TRY(open_regular(&fd, &size, path, err));
+    pl_status s = PL_OK;
+    if (size > SIZE_MAX) {
+        s = pl_fail(err, PL_ERR_IO, "%s: too large to map", path);
+    } else if (size > 0) {
+        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+            s = fail_errno(err, path, "cannot be mapped", errno);
+        else
+            out->bytes = (pl_bytes){p, (size_t)size};
+    }
+    close(fd);
+    return s;
+}
+
+void pl_mapped_close(pl_mapped *m)
+{
+    if (!m) return;
+    if (m->bytes.data) munmap((void *)(uintptr_t)m->bytes.data, m->bytes.size);
+    *m = (pl_mapped){0};
+}
+
+/* The pages that lie in part; those it only touches are left out where `inner`. */
+static void advise(pl_bytes part, int advice, bool inner)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)part.data, to = from + part.size;
+    if (inner) {
+        from = (from + page - 1) & ~(page - 1);
+        to &= ~(page - 1);
+    } else {
+        from &= ~(page - 1);
+    }
+    if (to > from) madvise((void *)from, to - from, advice);
+}
+
+void pl_mapped_willneed(pl_bytes part) { advise(part, MADV_WILLNEED, false); }
+void pl_mapped_dontneed(pl_bytes part) { advise(part, MADV_DONTNEED, true); }
+
+pl_status pl_file_read(pl_buf *out, const char *path, size_t max, pl_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail_errno(err, path, "cannot be opened", errno);
+    /* Read to the end instead of trusting the size: files of /proc say 0. */
+    size_t before = out->size;
+    pl_status s = PL_OK;
+    for (;;) {
+        if (!pl_buf_reserve(out, 4096)) {
+            s = pl_fail(err, PL_ERR_NO_MEMORY, "%s: out of memory after %zu bytes", path, out->size - before);
+            break;
+        }
+        ssize_t n = read(fd, out->data + out->size, out->cap - out->size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) s = fail_errno(err, path, "cannot be read", errno);
+        if (n <= 0) break;
+        out->size += (size_t)n;
+        if (out->size - before > max) {
+            s = pl_fail(err, PL_ERR_INVALID, "%s: larger than %zu bytes", path, max);
+            break;
+        }
+    }
+    close(fd);
+    if (s != PL_OK) out->size = before;
+    return s;
+}
+
+static pl_status write_all(int fd, pl_bytes data, const char *path, pl_error *err)
+{
+    for (size_t done = 0; done < data.size;) {
+        ssize_t n = write(fd, data.data + done, data.size - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_errno(err, path, "cannot be written", errno);
+        done += (size_t)n;
+    }
+    if (fsync(fd) != 0) return fail_errno(err, path, "cannot be synced", errno);
+    return PL_OK;
+}
+
+pl_status pl_file_write(const char *path, pl_bytes data, unsigned mode, pl_error *err)
+{
+    static _Atomic unsigned number; /* two threads may write the same path; one of them wins */
+    size_t size = strlen(path) + 48;
+    char *temp = pl_alloc(size);
+    if (!temp) return pl_fail(err, PL_ERR_NO_MEMORY, "%s: out of memory", path);
+    snprintf(temp, size, "%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&number, 1));
+    unlink(temp); /* left by a process that had our number and died */
+    pl_status s;
+    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
+    if (fd < 0) {
+        s = fail_errno(err, path, "cannot be created", errno);
+        pl_free(temp);
+        return s;
+    }
+    s = write_all(fd, data, path, err);
+    if (close(fd) != 0 && s == PL_OK) s = fail_errno(err, path, "cannot be closed", errno);
+    if (s == PL_OK && rename(temp, path) != 0) s = fail_errno(err, path, "cannot be renamed into place", errno);
+    if (s != PL_OK) {
+        unlink(temp);
+    } else {
+        /* The new name is safe once its directory is. Some file systems refuse this, and then it is as safe as they make it. */
+        char *slash = strrchr(temp, '/');
+        if (slash) slash[slash == temp] = 0;
+        int dir = open(slash ? temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (dir >= 0) {
+            fsync(dir);
+            close(dir);
+        }
+    }
+    pl_free(temp);
+    return s;
+}
+
+pl_status pl_mkdirs(const char *path, pl_error *err)
+{
+    char *part = pl_strdup(path);
+    if (!part) return pl_fail(err, PL_ERR_NO_MEMORY, "%s: out of memory", path);
+    pl_status s = PL_OK;
+    for (char *at = part + (*part == '/');; at++) {
+        if (*at != '/' && *at) continue;
+        char end = *at;
+        *at = 0;
+        struct stat st;
+        if (*part && mkdir(part, 0700) != 0 && (errno != EEXIST || stat(part, &st) != 0 || !S_ISDIR(st.st_mode))) {
+            s = fail_errno(err, part, "cannot be made", errno);
+            break;
+        }
+        if (!end) break;
+        *at = end;
+    }
+    pl_free(part);
+    return s;
+}
+
+bool pl_file_exists(const char *path) { return access(path, F_OK) == 0; }
