@@ -7,4 +7,5 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa)
     memset(k, 0, sizeof *k);
     k->isa = isa;
     pl_cpu_ops_portable(k);
+    pl_cpu_mm_portable(k);
 }

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "engine/cpu/isa.h"
+#include "engine/types/types.h"
 
 typedef struct pl_cpu_kernels {
     pl_isa isa;
@@ -62,7 +63,22 @@ typedef struct pl_cpu_kernels {
     void (*attn_tile_f16)(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
                           const int32_t *n_pos, int n, int d_head, float scale);
 
-    /* --- Matrix products: see engine/cpu/mm.h for activations and layouts. --- */
+    /* --- Matrix products. act.h has the activations' layout, pack.h the weights', mm.h the contract's reasons. --- */
+
+    /* Make slot t of a tile of tile tokens from n values at x; n is a multiple of the block, out the tile's first block of them. */
+    void (*act_f32)(void *out, const float *x, int64_t n, int tile, int t);
+    void (*act_q8)(void *out, const float *x, int64_t n, int tile, int t);
+    void (*act_q8k)(void *out, const float *x, int64_t n, int tile, int t);
+
+    /* By weight type, NULL for a type without a product: n_groups packed groups of 16 rows and k columns at w, times the tile of
+     * 1 to 8 tokens at act: dst[t * dst_stride + 16 g + r] = acc for t < tile. acc begins at +0. In ascending order of blocks:
+     *   F32, F16, BF16:    acc = fma(w[i], x[i], acc)
+     *   Q8_0, Q4_0, Q5_0:  acc = acc + (d * dx) * (float)(sum of q * qx over the block, q signed)
+     *   Q4_1, Q5_1:        the same with q unsigned, then acc = acc + m * sx
+     *   Q6_K:              acc = acc + (d * dx) * (float)(sum over sub-blocks j of sc[j] * (sum of q * qx over j, q signed))
+     *   Q4_K, Q5_K:        the same with q unsigned, then acc = acc - (dmin * dx) * (float)(sum of m[j] * (sum of qx over j))
+     * The integer sums are exact in int32, whatever their order. */
+    void (*mm[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k, int tile);
 } pl_cpu_kernels;
 
 /* Fills k with the best kernels of isa, which the caller knows this machine to have. */
@@ -73,3 +89,7 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa);
 void pl_cpu_ops_portable(pl_cpu_kernels *k);
 void pl_cpu_ops_avx2(pl_cpu_kernels *k);
 void pl_cpu_ops_avx512(pl_cpu_kernels *k);
+void pl_cpu_mm_portable(pl_cpu_kernels *k);
+void pl_cpu_mm_avx2(pl_cpu_kernels *k);
+void pl_cpu_mm_avx512(pl_cpu_kernels *k);
+void pl_cpu_mm_avx512_vnni(pl_cpu_kernels *k);

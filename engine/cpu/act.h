@@ -1,0 +1,53 @@
+/* Activations as the matrix product reads them: quantized when the weights are, and interleaved by tiles of tokens.
+ *
+ * Tokens are taken in tiles of 8; the last tile has the rest. Tile i begins at byte 8 * i * pl_act_token_size and holds
+ * its blocks in ascending order of columns; with T the tokens of the tile, a block is
+ *
+ *   PL_ACT_F32, block 1:    f32 x[T]
+ *   PL_ACT_Q8, block 32:    i8 q[T][32], f32 d[T], f32 s[T], i32 c[T]           s = d * sum of q;  c = -8 * sum of q
+ *   PL_ACT_Q8K, block 256:  i8 q[T][256], f32 d[T], i32 c[T][16], i16 b[T][8]   c[i] = -32 * sum of the 16 q from 16 i
+ * on; b = sums of each 32 q, in the order 0 2 1 3 4 6 5 7
+ *
+ * so that a kernel over a tile reads one stream with constant offsets. c carries the zero point of the weights (q - 8,
+ * - 16, - 128;
+ * - 32) into the exact integer sum; b comes in the order in which two masks bring the mins of K-quants to 16-bit pairs.
+ *
+ * The values: with a the largest magnitude of the block (by bits, so NaN and infinity are the largest), d = a / 127,
+ * q = x * (1 / d) rounded to nearest even, each step rounded to f32. When a < 2^-100, d and q are 0. When a is not
+ * finite, d is NaN and q are 0: NaN reaches every result of that token.
+ *
+ * Threads: each part is written by one thread; see pl_act_make. */
+#pragma once
+
+#include "engine/cpu/kernels.h"
+#include "engine/types/types.h"
+
+enum {
+    PL_ACT_TILE = 8,
+    PL_ACT_Q8_BYTES = 32 + 12, /* per token and block */
+    PL_ACT_Q8K_BYTES = 256 + 4 + 64 + 16
+};
+
+/* Bytes per token of k columns; k is a multiple of the block. */
+size_t pl_act_token_size(pl_act act, int64_t k);
+
+/* Thread i_thread's share of the making of n tokens at x, x_stride bytes apart, into out. Shares are disjoint and their
+ * union is all. */
+void pl_act_make(const pl_cpu_kernels *k, pl_act act, const void *x, size_t x_stride, int64_t columns, int64_t n,
+                 void *out, int i_thread, int n_threads);
+
+/* d and 1 / d for the bits of a block's largest magnitude; *inverse is 0 when all q are to be 0. */
+static inline float pl_act_scale(uint32_t amax_bits, float *inverse)
+{
+    const uint32_t infinity = 0x7f800000, tiny = (127 - 100) << 23, nan = 0x7fc00000;
+    float d = 0;
+    *inverse = 0;
+    if (amax_bits >= infinity) {
+        memcpy(&d, &nan, 4);
+    } else if (amax_bits >= tiny) {
+        memcpy(&d, &amax_bits, 4);
+        d /= 127.0f;
+        *inverse = 1.0f / d;
+    }
+    return d;
+}

@@ -1,0 +1,146 @@
+#include "engine/cpu/mm.h"
+
+#include "engine/cpu/act.h"
+#include "engine/cpu/pack.h"
+
+enum {
+    ROWS = PL_PACK_ROWS,
+    LINE = 64,
+    PANEL_BYTES =
+        512 << 10, /* activations of a panel: half of the second-level cache of the smallest server core we know */
+    STRIP_BYTES = 128 << 10,   /* packed weights that are kept close while a panel's tiles pass over them */
+    STRIP_GROUPS_MIN = 4,      /* float kernels run four groups at once to fill the pipeline */
+    CHUNKS_PER_THREAD = 8,     /* so that a core that is twice as slow ends one eighth late at most */
+    CHUNK_BYTES_MIN = 64 << 10 /* so that the memory's prefetcher has a run to follow */
+};
+
+/* What one product needs to know, derived from the tensors alike by every thread. */
+typedef struct job {
+    const pl_tensor *w, *x, *dst;
+    pl_act act;
+    int64_t k, m, n;
+    size_t row_size, token_size;
+    int64_t n_groups, n_packed; /* groups, the ragged one included; groups that are packed already */
+    char *acts;
+    char *group; /* this thread's packed copy of one group */
+    float *tile; /* this thread's results of the ragged group [PL_ACT_TILE][ROWS] */
+    const pl_cpu_kernels *kernels;
+} job;
+
+static size_t lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t thread_bytes(const pl_tensor *w)
+{
+    return lines(ROWS * pl_type_row_size(w->type, w->ne[0])) + PL_ACT_TILE * ROWS * sizeof(float);
+}
+
+static size_t act_bytes(const pl_tensor *w, const pl_tensor *x)
+{
+    return lines((size_t)x->ne[1] * pl_act_token_size(pl_type_get(w->type)->act, w->ne[0]));
+}
+
+static bool is_matrix(const pl_tensor *t)
+{
+    return t->ne[2] == 1 && t->ne[3] == 1;
+}
+
+bool pl_cpu_mul_mat_supported(const pl_tensor *dst)
+{
+    const pl_tensor *w = dst->src[0], *x = dst->src[1];
+    const pl_type_info *type = pl_type_get(w->type);
+    return type != NULL && type->act != PL_ACT_NONE && is_matrix(w) && is_matrix(x) && x->type == PL_TYPE_F32 &&
+           dst->type == PL_TYPE_F32 && x->nb[0] == sizeof(float) && dst->nb[0] == sizeof(float) &&
+           w->ne[0] % type->block == 0;
+}
+
+size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads)
+{
+    return act_bytes(dst->src[0], dst->src[1]) + (size_t)n_threads * thread_bytes(dst->src[0]);
+}
+
+/* Groups first to end - 1 times one tile of tokens, all of them packed at w. */
+static void product(const job *j, const void *w, int64_t first, int64_t end, int64_t token)
+{
+    int tile = (int)min64(j->n - token, PL_ACT_TILE);
+    size_t stride = j->dst->nb[1] / sizeof(float);
+    float *dst = (float *)((char *)j->dst->data + (size_t)token * j->dst->nb[1]) + first * ROWS;
+    const void *act = j->acts + (size_t)token * j->token_size;
+    if (end * ROWS <= j->m) {
+        j->kernels->mm[j->w->type](dst, stride, w, end - first, act, j->k, tile);
+        return;
+    }
+    /* The ragged group: its lanes beyond the last row must not reach dst. */
+    j->kernels->mm[j->w->type](j->tile, ROWS, w, 1, act, j->k, tile);
+    for (int t = 0; t < tile; t++)
+        memcpy(dst + (size_t)t * stride, j->tile + t * ROWS, (size_t)(j->m - first * ROWS) * sizeof(float));
+}
+
+/* Groups first to end - 1 times a panel of tokens. */
+static void strip(const job *j, int64_t first, int64_t end, int64_t token_first, int64_t token_end)
+{
+    const char *rows = j->w->data;
+    int64_t packed_end = max64(first, min64(end, j->n_packed));
+    if (first < packed_end)
+        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
+            product(j, rows + (size_t)(first * ROWS) * j->row_size, first, packed_end, t);
+    for (int64_t g = packed_end; g < end; g++) {
+        int n_rows = (int)min64(ROWS, j->m - g * ROWS);
+        pl_pack_group(j->w->type, j->k, rows + (size_t)(g * ROWS) * j->w->nb[1], j->w->nb[1], n_rows, j->group);
+        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE) product(j, j->group, g, g + 1, t);
+    }
+}
+
+void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *dst, void *scratch,
+                    const pl_cpu_kernels *k)
+{
+    const pl_tensor *w = dst->src[0], *x = dst->src[1];
+    job j = {.w = w,
+             .x = x,
+             .dst = dst,
+             .act = pl_type_get(w->type)->act,
+             .k = w->ne[0],
+             .m = w->ne[1],
+             .n = x->ne[1],
+             .acts = scratch,
+             .kernels = k};
+    j.row_size = pl_type_row_size(w->type, j.k);
+    j.token_size = pl_act_token_size(j.act, j.k);
+    j.n_groups = (j.m + ROWS - 1) / ROWS;
+    j.n_packed = w->layout == PL_LAYOUT_R16 ? j.m / ROWS : 0;
+    j.group = j.acts + act_bytes(w, x) + (size_t)i_thread * thread_bytes(w);
+    j.tile = (float *)(j.group + lines(ROWS * j.row_size));
+    PL_ASSERT(k->mm[w->type] != NULL);
+
+    pl_act_make(k, j.act, x->data, x->nb[1], j.k, j.n, j.acts, i_thread, n_threads);
+    pl_team_barrier(team);
+
+    int64_t panel = max64(1, min64((j.n + PL_ACT_TILE - 1) / PL_ACT_TILE,
+                                   PANEL_BYTES / (int64_t)(j.token_size * PL_ACT_TILE + 1))) *
+                    PL_ACT_TILE;
+    int64_t n_panels = (j.n + panel - 1) / panel;
+    int64_t group_bytes = (int64_t)(ROWS * j.row_size);
+    int64_t chunk = n_threads == 1 ? j.n_groups : j.n_groups / (n_threads * CHUNKS_PER_THREAD);
+    chunk = max64(chunk, min64(CHUNK_BYTES_MIN / group_bytes, j.n_groups / n_threads));
+    chunk = max64((chunk + STRIP_GROUPS_MIN - 1) / STRIP_GROUPS_MIN, 1) * STRIP_GROUPS_MIN;
+    int64_t n_chunks = (j.n_groups + chunk - 1) / chunk;
+    int64_t strip_groups = panel <= PL_ACT_TILE ? chunk : max64(STRIP_GROUPS_MIN, STRIP_BYTES / group_bytes);
+
+    for (int64_t i; (i = pl_team_next(team)) < n_panels * n_chunks;) {
+        int64_t token = i / n_chunks * panel, token_end = min64(j.n, token + panel);
+        int64_t first = i % n_chunks * chunk, end = min64(j.n_groups, first + chunk);
+        for (int64_t g = first; g < end; g += strip_groups)
+            strip(&j, g, min64(end, g + strip_groups), token, token_end);
+    }
+}

@@ -1,0 +1,33 @@
+/* The matrix product on the CPU: dst f32 [m, n] = x f32 [k, n] times w [k, m] transposed.
+ *
+ * Every element of dst is one chain of operations that depends only on its row of w and its row of x: kernels.h
+ * states the chain at pl_cpu_kernels.mm. So one token or many, plain or packed weights, any number of threads and any
+ * instruction set give the same bits. Quantized types are exact integers within a block, then unfused multiplies and
+ * adds in block order; float types are a single chain of fma. Vectors hold 16 rows, never 16 columns, which keeps the
+ * chain without giving up speed: parallel work comes from more rows and more tokens.
+ *
+ * There is one kernel per type and instruction set, on packed groups of 16 rows (pack.h). Plain weights, and the rows
+ * behind the last whole group, are packed group by group into scratch and take the same way.
+ *
+ * Order of work: all threads make the activations (act.h) and meet at a barrier. Then they take chunks of groups from
+ * the team's counter; the tokens come in panels that stay in the second-level cache, so the weights are read from
+ * memory once per panel.
+ *
+ * Threads: all threads of the team call pl_cpu_mul_mat together, with the same arguments but i_thread. */
+#pragma once
+
+#include "engine/base/pool.h"
+#include "engine/cpu/kernels.h"
+#include "engine/graph/tensor.h"
+
+/* Whether the product dst = pl_mul_mat(w, x) can be computed here: two dimensions, a weight type of pack.h, f32 rows.
+ */
+bool pl_cpu_mul_mat_supported(const pl_tensor *dst);
+
+/* Bytes of scratch for pl_cpu_mul_mat with up to n_threads threads. */
+size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads);
+
+/* Computes dst. scratch is aligned to 64 bytes. The team's counter must be at 0, as behind a barrier; another barrier
+ * must follow before dst is read or scratch used again. */
+void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *dst, void *scratch,
+                    const pl_cpu_kernels *k);

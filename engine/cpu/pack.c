@@ -1,0 +1,172 @@
+/* Packing is driven by a table of fields, so that both directions and every type share one loop. Speed matters only for
+ * products on plain weights, which pack each group on the fly; the loop is then about as fast as memory is. */
+#include "engine/cpu/pack.h"
+
+enum { ROWS = PL_PACK_ROWS, FIELDS_MAX = 5, PLAIN_BLOCK_MAX = 256 };
+
+typedef enum change {
+    AS_IS,
+    FLIP_SIGN, /* int8 to offset binary: vpdpbusd wants one unsigned factor */
+    FIFTH_BITS /* bit k to bit 8 (k % 4) + k / 4, so that a shift and a mask give the fifth bits of one unit */
+} change;
+
+typedef struct field {
+    uint16_t units; /* 0 ends the list */
+    uint8_t bytes;  /* of a unit: 2 or 4 */
+    uint8_t change;
+    uint16_t offset; /* in the plain block */
+} field;
+
+/* Formats of the plain blocks: the structs in https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h */
+static const field fields[PL_TYPE_COUNT][FIELDS_MAX + 1] = {
+    [PL_TYPE_F32] = {{1, 4, AS_IS, 0}},
+    [PL_TYPE_F16] = {{1, 2, AS_IS, 0}},
+    [PL_TYPE_BF16] = {{1, 2, AS_IS, 0}},
+    [PL_TYPE_Q8_0] = {{1, 2, AS_IS, 0}, {8, 4, FLIP_SIGN, 2}},
+    [PL_TYPE_Q4_0] = {{1, 2, AS_IS, 0}, {4, 4, AS_IS, 2}},
+    [PL_TYPE_Q4_1] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {4, 4, AS_IS, 4}},
+    [PL_TYPE_Q5_0] = {{1, 2, AS_IS, 0}, {1, 4, FIFTH_BITS, 2}, {4, 4, AS_IS, 6}},
+    [PL_TYPE_Q5_1] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {1, 4, FIFTH_BITS, 4}, {4, 4, AS_IS, 8}},
+    [PL_TYPE_Q4_K] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {3, 4, AS_IS, 4}, {32, 4, AS_IS, 16}},
+    [PL_TYPE_Q5_K] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {3, 4, AS_IS, 4}, {8, 4, AS_IS, 16}, {32, 4, AS_IS, 48}},
+    [PL_TYPE_Q6_K] = {{1, 2, AS_IS, 208}, {4, 4, AS_IS, 192}, {16, 4, AS_IS, 128}, {32, 4, AS_IS, 0}},
+};
+
+static bool known(pl_type type)
+{
+    return (unsigned)type < PL_TYPE_COUNT && fields[type][0].units != 0;
+}
+
+bool pl_pack_supported(pl_type type, const int64_t ne[4])
+{
+    return known(type) && ne[2] == 1 && ne[3] == 1 && ne[1] >= ROWS;
+}
+
+static uint32_t load32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+static void store32(uint8_t *p, uint32_t v)
+{
+    memcpy(p, &v, 4);
+}
+
+/* Swaps bit i + s of v with bit i for each bit i of mask. */
+static uint32_t swap_bits(uint32_t v, int s, uint32_t mask)
+{
+    uint32_t t = ((v >> s) ^ v) & mask;
+    return v ^ t ^ (t << s);
+}
+
+/* A bit's index is (k / 4, k % 4) = (t2 t1 t0, b1 b0) and shall become (b1 b0, t2 t1 t0): a rotation of index bits by
+ * two, made of exchanges of pairs of them. Exchanging index bits p > q moves bits 2^p - 2^q places. */
+static uint32_t fifth_bits_pack(uint32_t v)
+{
+    /* index t2 t1 t0 b1 b0 -> b1 t1 t0 t2 b0 -> b1 b0 t0 t2 t1 -> b1 b0 t2 t0 t1 -> b1 b0 t2 t1 t0 */
+    v = swap_bits(v, 14, 0x0000cccc);   /* 4 with 1 */
+    v = swap_bits(v, 7, 0x00aa00aa);    /* 3 with 0 */
+    v = swap_bits(v, 2, 0x0c0c0c0c);    /* 2 with 1 */
+    return swap_bits(v, 1, 0x22222222); /* 1 with 0 */
+}
+
+static uint32_t fifth_bits_unpack(uint32_t v)
+{
+    v = swap_bits(v, 1, 0x22222222);
+    v = swap_bits(v, 2, 0x0c0c0c0c);
+    v = swap_bits(v, 7, 0x00aa00aa);
+    return swap_bits(v, 14, 0x0000cccc);
+}
+
+static uint32_t pack_unit(uint32_t v, int how)
+{
+    return how == FLIP_SIGN ? v ^ 0x80808080u : how == FIFTH_BITS ? fifth_bits_pack(v) : v;
+}
+
+static uint32_t unpack_unit(uint32_t v, int how)
+{
+    return how == FLIP_SIGN ? v ^ 0x80808080u : how == FIFTH_BITS ? fifth_bits_unpack(v) : v;
+}
+
+void pl_pack_group(pl_type type, int64_t k, const void *rows, size_t row_stride, int n_rows, void *group)
+{
+    const pl_type_info *info = pl_type_get(type);
+    const uint8_t *row[ROWS];
+    for (int r = 0; r < ROWS; r++) row[r] = (const uint8_t *)rows + (size_t)(r < n_rows ? r : n_rows - 1) * row_stride;
+    uint8_t *out = group;
+    for (int64_t b = 0; b < k / info->block; b++) {
+        size_t block = (size_t)b * info->bytes;
+        for (const field *f = fields[type]; f->units != 0; f++) {
+            for (int u = 0; u < f->units; u++, out += ROWS * f->bytes) {
+                size_t at = block + f->offset + (size_t)u * f->bytes;
+                if (f->bytes == 2)
+                    for (int r = 0; r < ROWS; r++) memcpy(out + 2 * r, row[r] + at, 2);
+                else
+                    for (int r = 0; r < ROWS; r++) store32(out + 4 * r, pack_unit(load32(row[r] + at), f->change));
+            }
+        }
+    }
+}
+
+/* The plain block of one row out of a packed block of 16 rows. */
+static void unpack_block(pl_type type, const uint8_t *packed, int r, uint8_t *plain)
+{
+    for (const field *f = fields[type]; f->units != 0; f++) {
+        for (int u = 0; u < f->units; u++, packed += ROWS * f->bytes) {
+            uint8_t *at = plain + f->offset + (size_t)u * f->bytes;
+            if (f->bytes == 2)
+                memcpy(at, packed + 2 * r, 2);
+            else
+                store32(at, unpack_unit(load32(packed + 4 * r), f->change));
+        }
+    }
+}
+
+void pl_pack_rows(pl_type type, const int64_t ne[4], const void *src, void *dst, int64_t row_first, int64_t row_end)
+{
+    PL_ASSERT(pl_pack_supported(type, ne) && row_first % ROWS == 0 && (row_end % ROWS == 0 || row_end == ne[1]));
+    size_t size = pl_type_row_size(type, ne[0]);
+    int64_t whole = row_end / ROWS * ROWS;
+    for (int64_t r = row_first; r < whole; r += ROWS) {
+        size_t at = (size_t)r * size;
+        pl_pack_group(type, ne[0], (const uint8_t *)src + at, size, ROWS, (uint8_t *)dst + at);
+    }
+    memcpy((uint8_t *)dst + (size_t)whole * size, (const uint8_t *)src + (size_t)whole * size,
+           (size_t)(row_end - whole) * size);
+}
+
+void pl_unpack_rows(pl_type type, const int64_t ne[4], const void *src, void *dst, int64_t row_first, int64_t row_end)
+{
+    PL_ASSERT(pl_pack_supported(type, ne) && row_first % ROWS == 0 && (row_end % ROWS == 0 || row_end == ne[1]));
+    const pl_type_info *info = pl_type_get(type);
+    size_t size = pl_type_row_size(type, ne[0]);
+    int64_t whole = row_end / ROWS * ROWS;
+    for (int64_t g = row_first; g < whole; g += ROWS) {
+        const uint8_t *packed = (const uint8_t *)src + (size_t)g * size;
+        for (size_t b = 0; b < size; b += info->bytes)
+            for (int r = 0; r < ROWS; r++)
+                unpack_block(type, packed + ROWS * b, r, (uint8_t *)dst + (size_t)(g + r) * size + b);
+    }
+    memcpy((uint8_t *)dst + (size_t)whole * size, (const uint8_t *)src + (size_t)whole * size,
+           (size_t)(row_end - whole) * size);
+}
+
+void pl_unpack_row_f32(pl_type type, const int64_t ne[4], const void *packed, int64_t row, float *dst)
+{
+    PL_ASSERT(pl_pack_supported(type, ne) && row >= 0 && row < ne[1]);
+    const pl_type_info *info = pl_type_get(type);
+    size_t size = pl_type_row_size(type, ne[0]);
+    int64_t group = row / ROWS * ROWS;
+    if (group + ROWS > ne[1]) { /* in the plain rest */
+        info->to_float((const uint8_t *)packed + (size_t)row * size, dst, ne[0]);
+        return;
+    }
+    const uint8_t *from = (const uint8_t *)packed + (size_t)group * size;
+    for (size_t b = 0; b < size; b += info->bytes, dst += info->block) {
+        uint8_t plain[PLAIN_BLOCK_MAX];
+        unpack_block(type, from + ROWS * b, (int)(row - group), plain);
+        info->to_float(plain, dst, info->block);
+    }
+}
