@@ -1,0 +1,276 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/graph/graph_impl.h"
+
+const pl_op_info pl_op_table[PL_OP_COUNT] = {
+    [PL_OP_NONE] = {"none", 0},
+    [PL_OP_VIEW] = {"view", 0},
+    [PL_OP_GET_ROWS] = {"get_rows", 0},
+    [PL_OP_MUL_MAT] = {"mul_mat", 0},
+    [PL_OP_RMS_NORM] = {"rms_norm", 1},
+    [PL_OP_ADD] = {"add", 3},
+    [PL_OP_MUL] = {"mul", 3},
+    [PL_OP_SCALE] = {"scale", 1},
+    [PL_OP_SILU] = {"silu", 1},
+    [PL_OP_SWIGLU] = {"swiglu", 3},
+    [PL_OP_ROPE] = {"rope", 1},
+    [PL_OP_KV_STORE] = {"kv_store", 0},
+    [PL_OP_ATTENTION] = {"attention", 0},
+    [PL_OP_COPY] = {"copy", 0},
+};
+
+const char *pl_op_name(pl_op op) { return (unsigned)op < PL_OP_COUNT ? pl_op_table[op].name : "?"; }
+
+/* A tensor of this shape with the strides of a contiguous one and no data. */
+static pl_tensor *new_tensor(pl_graph_ctx *c, pl_op op, pl_type type, int n_dims, const int64_t *ne)
+{
+    const pl_type_info *info = pl_type_get(type);
+    PL_ASSERT(info && n_dims >= 1 && n_dims <= PL_MAX_DIMS && ne[0] % info->block == 0);
+    pl_graph_tensor *g = PL_ARENA_NEW(&c->arena, pl_graph_tensor);
+    if (!g) return NULL;
+    g->id = c->n_tensors++;
+    pl_tensor *t = &g->t;
+    t->op = op;
+    t->type = type;
+    for (int i = 0; i < PL_MAX_DIMS; i++) {
+        t->ne[i] = i < n_dims ? ne[i] : 1;
+        PL_ASSERT(t->ne[i] >= 0);
+    }
+    t->nb[0] = info->bytes;
+    t->nb[1] = pl_type_row_size(type, ne[0]);
+    for (int i = 2; i < PL_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
+    return t;
+}
+
+static void share_bytes(pl_tensor *t, pl_tensor *a, size_t offset)
+{
+    t->view_root = pl_graph_root(a);
+    t->view_offset = a->view_offset + offset;
+    if (t->view_root->data) t->data = (uint8_t *)t->view_root->data + t->view_offset;
+}
+
+static bool same_shape(const pl_tensor *a, const pl_tensor *b) { return memcmp(a->ne, b->ne, sizeof a->ne) == 0; }
+static bool is_f32(const pl_tensor *t) { return t->type == PL_TYPE_F32; }
+static bool rows_are_dense(const pl_tensor *t) { return t->nb[0] == pl_type_get(t->type)->bytes; }
+
+pl_tensor *pl_new_weight(pl_graph_ctx *c, pl_type type, pl_layout layout, int n_dims, const int64_t *ne, const void *data, const char *name)
+{
+    pl_tensor *t = new_tensor(c, PL_OP_NONE, type, n_dims, ne);
+    if (!t) return NULL;
+    t->flags = PL_TENSOR_WEIGHT;
+    t->layout = layout;
+    t->data = (void *)(uintptr_t)data; /* The only op that writes to a weight is kv_store, to what its caller knows to be writable. */
+    return pl_set_name(t, "%s", name);
+}
+
+pl_tensor *pl_new_input(pl_graph_ctx *c, pl_type type, int n_dims, const int64_t *ne, const char *name)
+{
+    pl_tensor *t = new_tensor(c, PL_OP_NONE, type, n_dims, ne);
+    if (!t) return NULL;
+    t->flags = PL_TENSOR_INPUT;
+    return pl_set_name(t, "%s", name);
+}
+
+pl_tensor *pl_set_name(pl_tensor *t, const char *fmt, ...)
+{
+    if (!t) return NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(t->name, sizeof t->name, fmt, ap);
+    va_end(ap);
+    return t;
+}
+
+pl_tensor *pl_set_output(pl_tensor *t)
+{
+    if (t) t->flags |= PL_TENSOR_OUTPUT;
+    return t;
+}
+
+pl_tensor *pl_reshape(pl_graph_ctx *c, pl_tensor *a, int n_dims, const int64_t *ne)
+{
+    if (!a) return NULL;
+    PL_ASSERT(pl_tensor_is_contiguous(a) && a->layout == PL_LAYOUT_PLAIN);
+    pl_tensor *t = new_tensor(c, PL_OP_VIEW, a->type, n_dims, ne);
+    if (!t) return NULL;
+    PL_ASSERT(pl_tensor_elements(t) == pl_tensor_elements(a));
+    t->src[0] = a;
+    share_bytes(t, a, 0);
+    return t;
+}
+
+pl_tensor *pl_view(pl_graph_ctx *c, pl_tensor *a, int n_dims, const int64_t *ne, const size_t *nb, size_t offset)
+{
+    if (!a) return NULL;
+    PL_ASSERT(a->layout == PL_LAYOUT_PLAIN);
+    pl_tensor *t = new_tensor(c, PL_OP_VIEW, a->type, n_dims, ne);
+    if (!t) return NULL;
+    for (int i = 0; i < n_dims; i++) t->nb[i] = nb[i];
+    for (int i = n_dims; i < PL_MAX_DIMS; i++) t->nb[i] = t->nb[i - 1] * (size_t)t->ne[i - 1];
+    size_t size = pl_tensor_bytes(t), room = pl_tensor_bytes(a);
+    PL_ASSERT(offset <= room && size <= room - offset);
+    t->src[0] = a;
+    share_bytes(t, a, offset);
+    return t;
+}
+
+pl_tensor *pl_permute(pl_graph_ctx *c, pl_tensor *a, int d0, int d1, int d2, int d3)
+{
+    if (!a) return NULL;
+    const int to[PL_MAX_DIMS] = {d0, d1, d2, d3};
+    PL_ASSERT(pl_type_get(a->type)->block == 1 && a->layout == PL_LAYOUT_PLAIN);
+    pl_tensor *t = new_tensor(c, PL_OP_VIEW, a->type, PL_MAX_DIMS, a->ne);
+    if (!t) return NULL;
+    unsigned seen = 0;
+    for (int i = 0; i < PL_MAX_DIMS; i++) {
+        PL_ASSERT(to[i] >= 0 && to[i] < PL_MAX_DIMS);
+        seen |= 1u << to[i];
+        t->ne[to[i]] = a->ne[i];
+        t->nb[to[i]] = a->nb[i];
+    }
+    PL_ASSERT(seen == 15);
+    t->src[0] = a;
+    share_bytes(t, a, 0);
+    return t;
+}
+
+pl_tensor *pl_get_rows(pl_graph_ctx *c, pl_tensor *table, pl_tensor *ids)
+{
+    if (!table || !ids) return NULL;
+    PL_ASSERT(ids->type == PL_TYPE_I32 && pl_tensor_rows(ids) == 1 && rows_are_dense(ids));
+    PL_ASSERT(table->ne[2] == 1 && table->ne[3] == 1 && rows_are_dense(table));
+    pl_tensor *t = new_tensor(c, PL_OP_GET_ROWS, PL_TYPE_F32, 2, (int64_t[]){table->ne[0], ids->ne[0]});
+    if (!t) return NULL;
+    t->src[0] = table;
+    t->src[1] = ids;
+    return t;
+}
+
+pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x)
+{
+    if (!w || !x) return NULL;
+    PL_ASSERT(w->ne[2] == 1 && w->ne[3] == 1 && rows_are_dense(w) && is_f32(x) && rows_are_dense(x) && w->ne[0] == x->ne[0]);
+    pl_tensor *t = new_tensor(c, PL_OP_MUL_MAT, PL_TYPE_F32, 4, (int64_t[]){w->ne[1], x->ne[1], x->ne[2], x->ne[3]});
+    if (!t) return NULL;
+    t->src[0] = w;
+    t->src[1] = x;
+    return t;
+}
+
+/* A row operator whose result has the shape of a. */
+static pl_tensor *like(pl_graph_ctx *c, pl_op op, pl_tensor *a, pl_tensor *b)
+{
+    PL_ASSERT(is_f32(a) && rows_are_dense(a));
+    pl_tensor *t = new_tensor(c, op, PL_TYPE_F32, PL_MAX_DIMS, a->ne);
+    if (!t) return NULL;
+    t->src[0] = a;
+    t->src[1] = b;
+    return t;
+}
+
+pl_tensor *pl_rms_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, float eps)
+{
+    if (!x) return NULL;
+    PL_ASSERT(!weight || (is_f32(weight) && rows_are_dense(weight) && weight->ne[0] == x->ne[0] && pl_tensor_rows(weight) == 1));
+    PL_ASSERT(x->ne[0] > 0);
+    pl_tensor *t = like(c, PL_OP_RMS_NORM, x, weight);
+    if (t) t->params.f[0] = eps;
+    return t;
+}
+
+static pl_tensor *binary(pl_graph_ctx *c, pl_op op, pl_tensor *a, pl_tensor *b)
+{
+    if (!a || !b) return NULL;
+    PL_ASSERT(is_f32(b) && rows_are_dense(b));
+    for (int i = 0; i < PL_MAX_DIMS; i++) PL_ASSERT(b->ne[i] == a->ne[i] || b->ne[i] == 1);
+    return like(c, op, a, b);
+}
+
+pl_tensor *pl_add(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b) { return binary(c, PL_OP_ADD, a, b); }
+pl_tensor *pl_mul(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b) { return binary(c, PL_OP_MUL, a, b); }
+
+pl_tensor *pl_scale(pl_graph_ctx *c, pl_tensor *a, float s)
+{
+    if (!a) return NULL;
+    pl_tensor *t = like(c, PL_OP_SCALE, a, NULL);
+    if (t) t->params.f[0] = s;
+    return t;
+}
+
+pl_tensor *pl_silu(pl_graph_ctx *c, pl_tensor *a) { return a ? like(c, PL_OP_SILU, a, NULL) : NULL; }
+
+pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up)
+{
+    if (!gate || !up) return NULL;
+    PL_ASSERT(is_f32(up) && rows_are_dense(up) && same_shape(gate, up));
+    return like(c, PL_OP_SWIGLU, gate, up);
+}
+
+pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, bool neox)
+{
+    if (!x || !table) return NULL;
+    PL_ASSERT(x->ne[3] == 1 && n_rot > 0 && n_rot % 2 == 0 && n_rot <= x->ne[0]);
+    PL_ASSERT(x->nb[1] % sizeof(float) == 0); /* kernels step from head to head in floats */
+    PL_ASSERT(is_f32(table) && rows_are_dense(table) && table->ne[0] == n_rot && table->ne[1] == x->ne[2] && table->ne[2] == 1);
+    pl_tensor *t = like(c, PL_OP_ROPE, x, table);
+    if (!t) return NULL;
+    t->params.i[0] = n_rot;
+    t->params.i[1] = neox;
+    return t;
+}
+
+static void check_kv(const pl_tensor *kv, int64_t d_head)
+{
+    PL_ASSERT(kv->type == PL_TYPE_F16 || kv->type == PL_TYPE_F32);
+    PL_ASSERT(kv->ne[2] == 1 && kv->ne[3] == 1 && pl_tensor_is_contiguous(kv));
+    PL_ASSERT(d_head > 0 && kv->ne[0] > 0 && kv->ne[0] % (2 * PL_KV_PAGE * d_head) == 0);
+}
+
+pl_tensor *pl_kv_store(pl_graph_ctx *c, pl_tensor *kv, pl_tensor *k, pl_tensor *v, pl_tensor *slots)
+{
+    if (!kv || !k || !v || !slots) return NULL;
+    check_kv(kv, k->ne[0]);
+    PL_ASSERT(is_f32(k) && is_f32(v) && rows_are_dense(k) && rows_are_dense(v) && same_shape(k, v) && k->ne[3] == 1);
+    PL_ASSERT(k->ne[1] * 2 * PL_KV_PAGE * k->ne[0] == kv->ne[0]);
+    PL_ASSERT(slots->type == PL_TYPE_I32 && rows_are_dense(slots) && slots->ne[0] == k->ne[2] && pl_tensor_rows(slots) == 1);
+    pl_tensor *t = new_tensor(c, PL_OP_KV_STORE, kv->type, PL_MAX_DIMS, kv->ne);
+    if (!t) return NULL;
+    t->src[0] = kv;
+    t->src[1] = k;
+    t->src[2] = v;
+    t->src[3] = slots;
+    share_bytes(t, kv, 0);
+    return t;
+}
+
+pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale)
+{
+    if (!q || !kv || !pos || !tables) return NULL;
+    check_kv(kv, q->ne[0]);
+    int64_t n_head_kv = kv->ne[0] / (2 * PL_KV_PAGE * q->ne[0]);
+    PL_ASSERT(is_f32(q) && rows_are_dense(q) && q->ne[3] == 1 && q->ne[1] % n_head_kv == 0);
+    PL_ASSERT(pos->type == PL_TYPE_I32 && rows_are_dense(pos) && pos->ne[0] == q->ne[2] && pl_tensor_rows(pos) == 1);
+    PL_ASSERT(tables->type == PL_TYPE_I32 && rows_are_dense(tables) && tables->ne[1] == q->ne[2] && tables->ne[2] == 1);
+    pl_tensor *t = new_tensor(c, PL_OP_ATTENTION, PL_TYPE_F32, 2, (int64_t[]){q->ne[0] * q->ne[1], q->ne[2]});
+    if (!t) return NULL;
+    t->src[0] = q;
+    t->src[1] = kv;
+    t->src[2] = pos;
+    t->src[3] = tables;
+    t->params.f[0] = scale;
+    return t;
+}
+
+pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type)
+{
+    if (!a) return NULL;
+    PL_ASSERT(a->type == PL_TYPE_F32 || a->type == PL_TYPE_F16 || a->type == PL_TYPE_BF16);
+    PL_ASSERT(type == PL_TYPE_F32 || type == PL_TYPE_F16 || type == PL_TYPE_BF16);
+    PL_ASSERT(a->layout == PL_LAYOUT_PLAIN);
+    pl_tensor *t = new_tensor(c, PL_OP_COPY, type, PL_MAX_DIMS, a->ne);
+    if (!t) return NULL;
+    t->src[0] = a;
+    return t;
+}
