@@ -4,6 +4,7 @@
  *
  * The planner counts references: an intermediate's bytes are free at its last use, blocks come best fit from a free
  * list that merges, and an op that can work in place takes its dying source's bytes. The peak is known before a run.
+ * Inputs keep their bytes from run to run, so only what changed has to be written; outputs are valid until the next run.
  * Threads: one at a time per graph. */
 #pragma once
 
@@ -15,7 +16,7 @@ typedef struct pl_graph pl_graph;
 PL_MUST_CHECK pl_status pl_graph_ctx_new(pl_graph_ctx **out, pl_error *err);
 void pl_graph_ctx_free(pl_graph_ctx *c); /* and every tensor and graph made in it */
 
-/* Post-order walk from the outputs. Fails only for lack of memory: also when an output is NULL. */
+/* Post-order walk from the outputs, which it marks as such. Fails only for lack of memory: also when an output is NULL. */
 PL_MUST_CHECK pl_status pl_graph_build(pl_graph **out, pl_graph_ctx *c, pl_tensor *const *outputs, int n_outputs, pl_error *err);
 int pl_graph_n_nodes(const pl_graph *g);
 pl_tensor *pl_graph_node(const pl_graph *g, int i);

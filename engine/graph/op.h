@@ -9,7 +9,8 @@
 
 typedef struct pl_graph_ctx pl_graph_ctx; /* an arena and the names of one build: graph.h */
 
-/* A leaf. weight: data is bound by the caller and never written. input: written before each run. */
+/* A leaf. weight: its bytes are the caller's, who may also set t->data before each pl_graph_bind; only pl_kv_store writes to one
+ * (a cache is made as a weight over the caller's writable bytes). input: planned with the graph, written by the caller. */
 pl_tensor *pl_new_weight(pl_graph_ctx *c, pl_type type, pl_layout layout, int n_dims, const int64_t *ne, const void *data, const char *name);
 pl_tensor *pl_new_input(pl_graph_ctx *c, pl_type type, int n_dims, const int64_t *ne, const char *name);
 pl_tensor *pl_set_name(pl_tensor *t, const char *fmt, ...) PL_PRINTF(2, 3);
@@ -19,6 +20,7 @@ pl_tensor *pl_set_output(pl_tensor *t);
 /* New strides over the same bytes. */
 pl_tensor *pl_reshape(pl_graph_ctx *c, pl_tensor *a, int n_dims, const int64_t *ne); /* a is contiguous */
 pl_tensor *pl_view(pl_graph_ctx *c, pl_tensor *a, int n_dims, const int64_t *ne, const size_t *nb, size_t offset);
+/* Dimension i of a becomes dimension d_i, as in ggml. */
 pl_tensor *pl_permute(pl_graph_ctx *c, pl_tensor *a, int d0, int d1, int d2, int d3);
 
 /* rows: table [n_embd, n_vocab] of any type and layout, ids i32 [n] -> f32 [n_embd, n] */
@@ -47,14 +49,15 @@ pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, b
  * for each kv head: K as [d_head][PL_KV_PAGE] (positions innermost), then V as [PL_KV_PAGE][d_head].
  *
  * Writes k, v f32 [d_head, n_head_kv, n_tok] of this batch at slots i32 [n_tok]: slot = block * PL_KV_PAGE + position % PL_KV_PAGE.
- * The result is a view of kv: give it to pl_attention so that the order of execution holds. */
+ * A negative slot stores nothing. The result is a view of kv: give it to pl_attention so that the order of execution holds. */
 #define PL_KV_PAGE 32
 pl_tensor *pl_kv_store(pl_graph_ctx *c, pl_tensor *kv, pl_tensor *k, pl_tensor *v, pl_tensor *slots);
 
 /* Causal attention over the paged cache, grouped queries, q f32 [d_head, n_head, n_tok] -> f32 [d_head * n_head, n_tok].
  * pos i32 [n_tok]: row i sees positions 0..pos[i] of its sequence; tables i32 [n_pages_max, n_tok]: the block of each page
- * of row i's sequence. K and V are read back from the cache, in tiles of one page anchored at absolute positions and merged in
- * ascending order by the online softmax (Milakov and Gimelshein 2018), so the result depends on nothing else in the batch. */
+ * of row i's sequence; only those up to pos[i] are looked at, and a row with pos[i] < 0 gives zeros. K and V are read back from the
+ * cache, in tiles of one page anchored at absolute positions and merged in ascending order by the online softmax (Milakov and
+ * Gimelshein 2018), so the result depends on nothing else in the batch. */
 pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale);
 
 /* a -> a contiguous tensor of the given type (f32, f16, bf16). */

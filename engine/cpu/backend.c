@@ -1,0 +1,229 @@
+/* The CPU backend: a graph runs as one job of the pool, all threads walking the nodes together.
+ *
+ * A node is small or large. Small ones are run by thread 0 alone, one after the other without a fence, while the others
+ * go on to the next large node and wait there; a large one is split among all threads, with a barrier on either side. In decoding
+ * one token all but the products and attention are small, which is what keeps a layer at a handful of barriers. Which nodes are
+ * small follows from shapes alone, and no result depends on it. */
+#include <string.h>
+
+#include "engine/base/alloc.h"
+#include "engine/base/sys.h"
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/mm.h"
+#include "engine/cpu/ops.h"
+#include "engine/cpu/pack.h"
+
+enum { ALIGN = 64, HUGE_PAGE = 2 << 20 };
+
+typedef struct cpu_backend {
+    pl_backend base;
+    pl_pool *pool;
+    pl_cpu_kernels kernels;
+} cpu_backend;
+
+struct pl_backend_buffer {
+    void *base;
+};
+
+/* cost: what an element takes, in about the time of one addition. A node of less than SMALL is not worth a barrier. */
+typedef struct op_row {
+    void (*run)(const pl_cpu_op *o);
+    int cost;
+} op_row;
+
+enum { ALWAYS_LARGE = 0, SMALL = 16384 };
+
+static const op_row ops[PL_OP_COUNT] = {
+    [PL_OP_GET_ROWS] = {pl_cpu_op_get_rows, 4}, [PL_OP_RMS_NORM] = {pl_cpu_op_rms_norm, 2}, [PL_OP_ADD] = {pl_cpu_op_add, 1},
+    [PL_OP_MUL] = {pl_cpu_op_mul, 1},           [PL_OP_SCALE] = {pl_cpu_op_scale, 1},       [PL_OP_SILU] = {pl_cpu_op_silu, 4},
+    [PL_OP_SWIGLU] = {pl_cpu_op_swiglu, 4},     [PL_OP_ROPE] = {pl_cpu_op_rope, 2},         [PL_OP_KV_STORE] = {pl_cpu_op_kv_store, 16},
+    [PL_OP_ATTENTION] = {pl_cpu_op_attention, ALWAYS_LARGE},
+    [PL_OP_COPY] = {pl_cpu_op_copy, 2},
+};
+
+static const cpu_backend *of(const pl_backend *b) { return (const cpu_backend *)b; }
+
+static bool is_small(const pl_tensor *t)
+{
+    if (t->op == PL_OP_MUL_MAT || ops[t->op].cost == ALWAYS_LARGE) return false;
+    const pl_tensor *sized = t->op == PL_OP_KV_STORE ? t->src[1] : t; /* not the whole cache, which its result is a view of */
+    return pl_tensor_elements(sized) * ops[t->op].cost < SMALL;
+}
+
+typedef struct job {
+    const cpu_backend *b;
+    const pl_graph *g;
+    void *scratch;
+} job;
+
+static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
+{
+    const job *j = user;
+    bool dirty = false; /* whether something ran since the last barrier */
+    bool after_large = false;
+    for (int i = 0; i < pl_graph_n_nodes(j->g); i++) {
+        const pl_tensor *t = pl_graph_node(j->g, i);
+        if (t->op == PL_OP_VIEW || pl_tensor_elements(t) == 0) continue;
+        bool small = is_small(t);
+        if (n_threads > 1 && dirty && (!small || after_large)) {
+            pl_team_barrier(team);
+            dirty = false;
+        }
+        dirty = true;
+        after_large = !small;
+        if (t->op == PL_OP_MUL_MAT) {
+            pl_cpu_mul_mat(team, i_thread, n_threads, t, j->scratch, &j->b->kernels);
+            continue;
+        }
+        if (small && i_thread != 0) continue;
+        pl_cpu_op o = {.k = &j->b->kernels,
+                       .t = t,
+                       .scratch = j->scratch,
+                       .team = team,
+                       .i_thread = i_thread,
+                       .n_threads = small ? 1 : n_threads};
+        ops[t->op].run(&o);
+    }
+}
+
+static pl_status compute(pl_backend *b, pl_graph *g, void *scratch, pl_error *err)
+{
+    (void)err; /* what could go wrong was checked by supports and by the planner */
+    job j = {of(b), g, scratch};
+    pl_pool_run(of(b)->pool, run_graph, &j);
+    return PL_OK;
+}
+
+static size_t scratch_of(const pl_backend *b, const pl_graph *g)
+{
+    int n_threads = pl_pool_threads(of(b)->pool);
+    size_t most = 0;
+    for (int i = 0; i < pl_graph_n_nodes(g); i++) {
+        const pl_tensor *t = pl_graph_node(g, i);
+        size_t n = t->op == PL_OP_MUL_MAT     ? pl_cpu_mul_mat_scratch(t, n_threads)
+                   : t->op == PL_OP_ATTENTION ? pl_cpu_attention_scratch(t, n_threads)
+                                              : 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+static bool supports(const pl_backend *b, const pl_tensor *t)
+{
+    (void)b;
+    const pl_type_info *info;
+    switch (t->op) {
+    case PL_OP_MUL_MAT: return pl_cpu_mul_mat_supported(t);
+    case PL_OP_GET_ROWS:
+        info = pl_type_get(t->src[0]->type);
+        return info && info->to_float && (t->src[0]->layout == PL_LAYOUT_PLAIN || pl_pack_supported(t->src[0]->type, t->src[0]->ne));
+    default: return (unsigned)t->op < PL_OP_COUNT; /* op.h lets nothing else be built than what is here */
+    }
+}
+
+static pl_status buffer_new(pl_backend *b, size_t size, pl_backend_buffer **out, pl_error *err)
+{
+    (void)b;
+    *out = pl_calloc(1, sizeof **out);
+    if (!*out) return pl_fail(err, PL_ERR_NO_MEMORY, "cpu buffer: no memory");
+    (*out)->base = pl_alloc_aligned(size >= HUGE_PAGE ? HUGE_PAGE : ALIGN, size ? size : 1);
+    if (!(*out)->base) {
+        pl_free(*out);
+        *out = NULL;
+        return pl_fail(err, PL_ERR_NO_MEMORY, "cpu buffer: no memory for %zu bytes", size);
+    }
+    memset((*out)->base, 0, size);
+    return PL_OK;
+}
+
+static void buffer_free(pl_backend *b, pl_backend_buffer *buf)
+{
+    (void)b;
+    if (!buf) return;
+    pl_free(buf->base);
+    pl_free(buf);
+}
+
+static void *buffer_base(pl_backend_buffer *buf) { return buf->base; }
+
+static pl_status copy_bytes(pl_backend *b, void *dst, const void *src, size_t size, pl_error *err)
+{
+    (void)b;
+    (void)err;
+    memcpy(dst, src, size);
+    return PL_OK;
+}
+
+static pl_layout best_layout(const pl_backend *b, pl_type type, const int64_t ne[4])
+{
+    (void)b;
+    return pl_pack_supported(type, ne) ? PL_LAYOUT_R16 : PL_LAYOUT_PLAIN;
+}
+
+static void copy_rows(pl_type type, const int64_t ne[4], const void *src, void *dst, int64_t row_first, int64_t row_end)
+{
+    size_t row = pl_type_row_size(type, ne[0]), at = row * (size_t)row_first;
+    memcpy((uint8_t *)dst + at, (const uint8_t *)src + at, row * (size_t)(row_end - row_first));
+}
+
+static void pack(const pl_backend *b, pl_layout layout, pl_type type, const int64_t ne[4], const void *src, void *dst,
+                 int64_t row_first, int64_t row_end)
+{
+    (void)b;
+    (layout == PL_LAYOUT_R16 ? pl_pack_rows : copy_rows)(type, ne, src, dst, row_first, row_end);
+}
+
+static void unpack(const pl_backend *b, pl_layout layout, pl_type type, const int64_t ne[4], const void *src, void *dst,
+                   int64_t row_first, int64_t row_end)
+{
+    (void)b;
+    (layout == PL_LAYOUT_R16 ? pl_unpack_rows : copy_rows)(type, ne, src, dst, row_first, row_end);
+}
+
+static void memory(const pl_backend *b, uint64_t *available, uint64_t *total)
+{
+    (void)b;
+    *available = pl_sys_memory_available();
+    *total = pl_sys_memory_total();
+}
+
+static const char *profile(const pl_backend *b)
+{
+    (void)b;
+    return "ieee-fma-1";
+}
+
+static void backend_free(pl_backend *b) { pl_free(b); }
+
+static const pl_backend_vt vtable = {
+    .name = "cpu",
+    .free = backend_free,
+    .buffer_new = buffer_new,
+    .buffer_free = buffer_free,
+    .buffer_base = buffer_base,
+    .copy_in = copy_bytes,
+    .copy_out = copy_bytes,
+    .supports = supports,
+    .scratch = scratch_of,
+    .compute = compute,
+    .best_layout = best_layout,
+    .pack = pack,
+    .unpack = unpack,
+    .memory = memory,
+    .profile = profile,
+};
+
+pl_status pl_cpu_backend_new(pl_backend **out, pl_pool *pool, pl_error *err)
+{
+    *out = NULL;
+    pl_isa isa;
+    PL_TRY(pl_isa_choose(&isa, err));
+    cpu_backend *b = pl_calloc(1, sizeof *b);
+    if (!b) return pl_fail(err, PL_ERR_NO_MEMORY, "cpu backend: no memory");
+    b->base.vt = &vtable;
+    b->base.alignment = ALIGN;
+    b->pool = pool;
+    pl_cpu_kernels_choose(&b->kernels, isa);
+    *out = &b->base;
+    return PL_OK;
+}

@@ -1,0 +1,214 @@
+/* Operators that work row by row: elementwise ones, normalization, rotation, lookup and copy. */
+#include <string.h>
+
+#include "engine/cpu/ops.h"
+#include "engine/cpu/pack.h"
+
+/* Row r of t counted over dimensions 1 to 3, as indices. */
+static void row_at(const pl_tensor *t, int64_t r, int64_t i[3])
+{
+    i[0] = r % t->ne[1];
+    i[1] = r / t->ne[1] % t->ne[2];
+    i[2] = r / (t->ne[1] * t->ne[2]);
+}
+
+static float *row_of(const pl_tensor *t, const int64_t i[3]) { return pl_cpu_row(t, i[0], i[1], i[2]); }
+
+/* Elements col_first to col_end - 1 of rows row_first to row_end - 1: where there are fewer rows than threads, each
+ * row is cut as well, at multiples of a cache line. Only for operators whose elements do not depend on each other. */
+typedef struct part {
+    int64_t row_first, row_end, col_first, col_end;
+} part;
+
+static part part_of(const pl_cpu_op *o)
+{
+    int64_t n = o->t->ne[0], rows = pl_tensor_rows(o->t);
+    part p = {.col_end = n};
+    if (rows >= o->n_threads) {
+        pl_cpu_split(o, rows, &p.row_first, &p.row_end);
+        return p;
+    }
+    p.row_end = rows;
+    pl_cpu_split(o, (n + 15) / 16, &p.col_first, &p.col_end);
+    p.col_first *= 16;
+    p.col_end *= 16;
+    if (p.col_first > n) p.col_first = n;
+    if (p.col_end > n) p.col_end = n;
+    return p;
+}
+
+void pl_cpu_op_get_rows(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t, *table = t->src[0];
+    const pl_type_info *info = pl_type_get(table->type);
+    const int32_t *ids = t->src[1]->data;
+    int64_t first, end;
+    pl_cpu_split(o, t->ne[1], &first, &end);
+    for (int64_t i = first; i < end; i++) {
+        float *y = pl_cpu_row(t, i, 0, 0);
+        PL_ASSERT(ids[i] >= 0 && ids[i] < table->ne[1]);
+        if (table->layout == PL_LAYOUT_R16)
+            pl_unpack_row_f32(table->type, table->ne, table->data, ids[i], y);
+        else
+            info->to_float(pl_cpu_row(table, ids[i], 0, 0), y, table->ne[0]);
+    }
+}
+
+void pl_cpu_op_rms_norm(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t, *x = t->src[0];
+    const float *w = t->src[1] ? t->src[1]->data : NULL;
+    int64_t first, end, i[3];
+    pl_cpu_split(o, pl_tensor_rows(t), &first, &end);
+    for (int64_t r = first; r < end; r++) {
+        row_at(t, r, i);
+        o->k->rms_norm(row_of(t, i), row_of(x, i), w, t->ne[0], t->params.f[0]);
+    }
+}
+
+static void binary(const pl_cpu_op *o, void (*kernel)(float *, const float *, const float *, int64_t), bool is_add)
+{
+    const pl_tensor *t = o->t, *a = t->src[0], *b = t->src[1];
+    part p = part_of(o);
+    int64_t i[3];
+    for (int64_t r = p.row_first; r < p.row_end; r++) {
+        row_at(t, r, i);
+        int64_t ib[3];
+        for (int d = 0; d < 3; d++) ib[d] = b->ne[d + 1] == 1 ? 0 : i[d];
+        float *y = row_of(t, i);
+        const float *xa = row_of(a, i), *xb = row_of(b, ib);
+        if (b->ne[0] == t->ne[0]) {
+            kernel(y + p.col_first, xa + p.col_first, xb + p.col_first, p.col_end - p.col_first);
+        } else if (is_add) {
+            for (int64_t c = p.col_first; c < p.col_end; c++) y[c] = xa[c] + xb[0];
+        } else {
+            o->k->scale(y + p.col_first, xa + p.col_first, xb[0], p.col_end - p.col_first);
+        }
+    }
+}
+
+void pl_cpu_op_add(const pl_cpu_op *o) { binary(o, o->k->add, true); }
+void pl_cpu_op_mul(const pl_cpu_op *o) { binary(o, o->k->mul, false); }
+
+void pl_cpu_op_scale(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t;
+    part p = part_of(o);
+    int64_t i[3];
+    for (int64_t r = p.row_first; r < p.row_end; r++) {
+        row_at(t, r, i);
+        o->k->scale(row_of(t, i) + p.col_first, row_of(t->src[0], i) + p.col_first, t->params.f[0], p.col_end - p.col_first);
+    }
+}
+
+void pl_cpu_op_silu(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t;
+    part p = part_of(o);
+    int64_t i[3];
+    for (int64_t r = p.row_first; r < p.row_end; r++) {
+        row_at(t, r, i);
+        o->k->silu(row_of(t, i) + p.col_first, row_of(t->src[0], i) + p.col_first, p.col_end - p.col_first);
+    }
+}
+
+void pl_cpu_op_swiglu(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t;
+    part p = part_of(o);
+    int64_t i[3];
+    for (int64_t r = p.row_first; r < p.row_end; r++) {
+        row_at(t, r, i);
+        o->k->swiglu(row_of(t, i) + p.col_first, row_of(t->src[0], i) + p.col_first, row_of(t->src[1], i) + p.col_first,
+                     p.col_end - p.col_first);
+    }
+}
+
+void pl_cpu_op_rope(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t, *x = t->src[0], *table = t->src[1];
+    int64_t n_rot = t->params.i[0], first, end;
+    bool neox = t->params.i[1];
+    pl_cpu_split(o, t->ne[2], &first, &end);
+    for (int64_t i = first; i < end; i++)
+        (neox ? o->k->rope_neox : o->k->rope_norm)(pl_cpu_row(t, 0, i, 0), t->nb[1] / sizeof(float), pl_cpu_row(x, 0, i, 0),
+                                                   x->nb[1] / sizeof(float), pl_cpu_row(table, i, 0, 0), n_rot, t->ne[0], t->ne[1]);
+}
+
+static float load(pl_type type, const void *p)
+{
+    float f;
+    uint16_t h;
+    if (type == PL_TYPE_F32) {
+        memcpy(&f, p, 4);
+        return f;
+    }
+    memcpy(&h, p, 2);
+    return type == PL_TYPE_F16 ? pl_f16_to_f32(h) : pl_bf16_to_f32(h);
+}
+
+static void store(pl_type type, void *p, float f)
+{
+    if (type == PL_TYPE_F32) {
+        memcpy(p, &f, 4);
+        return;
+    }
+    uint16_t h = type == PL_TYPE_F16 ? pl_f32_to_f16(f) : pl_f32_to_bf16(f);
+    memcpy(p, &h, 2);
+}
+
+void pl_cpu_op_copy(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t, *a = t->src[0];
+    size_t size = pl_type_get(a->type)->bytes;
+    int64_t n = t->ne[0], first, end, i[3];
+    bool dense = a->nb[0] == size;
+    pl_cpu_split(o, pl_tensor_rows(t), &first, &end);
+    for (int64_t r = first; r < end; r++) {
+        row_at(t, r, i);
+        uint8_t *y = (uint8_t *)row_of(t, i);
+        const uint8_t *x = (const uint8_t *)row_of(a, i);
+        if (a->type == t->type && dense) {
+            memcpy(y, x, (size_t)n * size);
+        } else if (a->type == t->type) { /* the same bits, a NaN's too */
+            for (int64_t c = 0; c < n; c++) memcpy(y + (size_t)c * size, x + (size_t)c * a->nb[0], size);
+        } else if (dense && a->type == PL_TYPE_F32 && t->type == PL_TYPE_F16) {
+            o->k->f32_to_f16((uint16_t *)y, (const float *)x, n);
+        } else if (dense && a->type == PL_TYPE_F16 && t->type == PL_TYPE_F32) {
+            o->k->f16_to_f32((float *)y, (const uint16_t *)x, n);
+        } else {
+            for (int64_t c = 0; c < n; c++) store(t->type, y + (size_t)c * t->nb[0], load(a->type, x + (size_t)c * a->nb[0]));
+        }
+    }
+}
+
+/* K goes in by columns, so that a tile's lanes are positions; V by rows. */
+void pl_cpu_op_kv_store(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t, *k = t->src[1], *v = t->src[2];
+    const int32_t *slots = t->src[3]->data;
+    int64_t d_head = k->ne[0], n_head = k->ne[1], n_blocks = t->ne[1], first, end;
+    pl_cpu_split(o, k->ne[2] * n_head, &first, &end);
+    for (int64_t u = first; u < end; u++) {
+        int64_t i = u / n_head, h = u % n_head;
+        if (slots[i] < 0) continue;
+        int64_t block = slots[i] / PL_KV_PAGE, at = slots[i] % PL_KV_PAGE;
+        PL_ASSERT(block < n_blocks);
+        const float *xk = pl_cpu_row(k, h, i, 0), *xv = pl_cpu_row(v, h, i, 0);
+        size_t tile = (size_t)h * 2 * PL_KV_PAGE * (size_t)d_head; /* elements before this head's K */
+        if (t->type == PL_TYPE_F16) {
+            uint16_t *yk = (uint16_t *)pl_cpu_row(t, block, 0, 0) + tile, *yv = yk + PL_KV_PAGE * d_head;
+            o->k->f32_to_f16(yv + at * d_head, xv, d_head);
+            uint16_t half[64];
+            for (int64_t d0 = 0; d0 < d_head; d0 += 64) {
+                int64_t n = d_head - d0 < 64 ? d_head - d0 : 64;
+                o->k->f32_to_f16(half, xk + d0, n);
+                for (int64_t d = 0; d < n; d++) yk[(d0 + d) * PL_KV_PAGE + at] = half[d];
+            }
+        } else {
+            float *yk = (float *)pl_cpu_row(t, block, 0, 0) + tile, *yv = yk + PL_KV_PAGE * d_head;
+            memcpy(yv + at * d_head, xv, (size_t)d_head * sizeof *yv);
+            for (int64_t d = 0; d < d_head; d++) yk[d * PL_KV_PAGE + at] = xk[d];
+        }
+    }
+}
