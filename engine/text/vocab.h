@@ -1,7 +1,7 @@
 /* A model's vocabulary: text to tokens and back, exactly as the model's makers meant it.
  *
  * Read from the tokenizer.ggml.* keys of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
- * Threads: a vocabulary never changes after opening; any thread may use it, with one pl_tokenizer_state each. */
+ * Threads: a vocabulary never changes after opening; any thread may use it. */
 #pragma once
 
 #include "engine/base/buf.h"
