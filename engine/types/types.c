@@ -1,0 +1,63 @@
+#include "engine/types/types.h"
+
+#include "engine/types/types_impl.h"
+
+#define ROW(id, n_block, n_bytes, activation, quantized, f)                                                            \
+    [PL_TYPE_##id] = {.name = #id,                                                                                     \
+                      .block = n_block,                                                                                \
+                      .bytes = n_bytes,                                                                                \
+                      .act = activation,                                                                               \
+                      .is_quantized = quantized,                                                                       \
+                      .to_float = pl_##f##_to_float,                                                                   \
+                      .from_float = pl_##f##_from_float}
+#define ROW_INT(id, n_bytes, f)                                                                                        \
+    [PL_TYPE_##id] = {.name = #id, .block = 1, .bytes = n_bytes, .act = PL_ACT_NONE, .to_float = pl_##f##_to_float}
+
+static const pl_type_info rows[PL_TYPE_COUNT] = {
+    ROW(F32, 1, 4, PL_ACT_F32, false, f32),
+    ROW(F16, 1, 2, PL_ACT_F32, false, f16),
+    ROW(BF16, 1, 2, PL_ACT_F32, false, bf16),
+    ROW(F64, 1, 8, PL_ACT_NONE, false, f64),
+    ROW(Q8_0, 32, 2 + 32, PL_ACT_Q8, true, q8_0),
+    ROW(Q4_0, 32, 2 + 16, PL_ACT_Q8, true, q4_0),
+    ROW(Q4_1, 32, 2 + 2 + 16, PL_ACT_Q8, true, q4_1),
+    ROW(Q5_0, 32, 2 + 4 + 16, PL_ACT_Q8, true, q5_0),
+    ROW(Q5_1, 32, 2 + 2 + 4 + 16, PL_ACT_Q8, true, q5_1),
+    ROW(Q4_K, 256, 2 + 2 + 12 + 128, PL_ACT_Q8K, true, q4_k),
+    ROW(Q5_K, 256, 2 + 2 + 12 + 32 + 128, PL_ACT_Q8K, true, q5_k),
+    ROW(Q6_K, 256, 128 + 64 + 16 + 2, PL_ACT_Q8K, true, q6_k),
+    ROW_INT(I8, 1, i8),
+    ROW_INT(I16, 2, i16),
+    ROW_INT(I32, 4, i32),
+    ROW_INT(I64, 8, i64),
+};
+
+const pl_type_info *pl_type_get(uint32_t type) { return type < PL_TYPE_COUNT && rows[type].name ? &rows[type] : NULL; }
+
+const char *pl_type_name(pl_type type)
+{
+    const pl_type_info *t = pl_type_get(type);
+    return t ? t->name : "?";
+}
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+bool pl_type_parse(pl_str name, pl_type *out)
+{
+    for (uint32_t i = 0; i < PL_TYPE_COUNT; i++) {
+        if (!rows[i].name || strlen(rows[i].name) != name.size) continue;
+        size_t k = 0;
+        while (k < name.size && lower(rows[i].name[k]) == lower(name.data[k])) k++;
+        if (k < name.size) continue;
+        *out = (pl_type)i;
+        return true;
+    }
+    return false;
+}
+
+size_t pl_type_row_size(pl_type type, int64_t n)
+{
+    const pl_type_info *t = pl_type_get(type);
+    PL_ASSERT(t && n >= 0 && n % t->block == 0);
+    return (size_t)(n / t->block) * t->bytes;
+}
