@@ -28,6 +28,9 @@ typedef enum pl_type {
     PL_TYPE_COUNT = 64 /* room for the numbers in use by GGUF */
 } pl_type;
 
+/* Positions in one block of the paged KV cache: the unit in which memory for it is planned, handed out and shared. */
+#define PL_KV_PAGE 32
+
 /* What a weight's row is multiplied with. The activation is made from f32 by the backend, per token. */
 typedef enum pl_act {
     PL_ACT_NONE, /* not a weight type */
