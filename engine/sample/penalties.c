@@ -1,3 +1,5 @@
+#include <float.h>
+
 #include "engine/sample/sample_impl.h"
 
 void pl_penalize_repeats(float *logits, int32_t n, float penalty, const int32_t *tokens, int32_t n_tokens, uint32_t *seen, uint32_t mark)
@@ -6,6 +8,7 @@ void pl_penalize_repeats(float *logits, int32_t n, float penalty, const int32_t 
         int32_t t = tokens[i];
         if (t < 0 || t >= n || seen[t] == mark) continue;
         seen[t] = mark;
-        logits[t] = logits[t] > 0 ? logits[t] / penalty : logits[t] * penalty;
+        float x = logits[t] > 0 ? logits[t] / penalty : logits[t] * penalty;
+        logits[t] = x > FLT_MAX ? FLT_MAX : x; /* a penalty far below 1 must not make it infinite */
     }
 }
