@@ -4,13 +4,13 @@
  * its blocks in ascending order of columns; with T the tokens of the tile, a block is
  *
  *   PL_ACT_F32, block 1:    f32 x[T]
- *   PL_ACT_Q8, block 32:    i8 q[T][32], f32 d[T], f32 s[T], i32 c[T]           s = d * sum of q;  c = -8 * sum of q
- *   PL_ACT_Q8K, block 256:  i8 q[T][256], f32 d[T], i32 c[T][16], i16 b[T][8]   c[i] = -32 * sum of the 16 q from 16 i
- * on; b = sums of each 32 q, in the order 0 2 1 3 4 6 5 7
+ *   PL_ACT_Q8, block 32:    i8 q[T][32], f32 d[T], f32 s[T], i32 c[T]
+ *   PL_ACT_Q8K, block 256:  i8 q[T][256], f32 d[T], i32 c[T][16], i16 b[T][8]
  *
- * so that a kernel over a tile reads one stream with constant offsets. c carries the zero point of the weights (q - 8,
- * - 16, - 128;
- * - 32) into the exact integer sum; b comes in the order in which two masks bring the mins of K-quants to 16-bit pairs.
+ * so that a kernel over a tile reads one stream with constant offsets. s is d * sum of q. c carries the zero point of
+ * the weights into the exact integer sum: -8 * sum of q in Q8, -32 * sum of q[16 i] to q[16 i + 15] in c[i] of Q8K. b
+ * has the sums of each 32 q in the order 0 2 1 3 4 6 5 7, in which two masks bring the mins of K-quants to 16-bit
+ * pairs.
  *
  * The values: with a the largest magnitude of the block (by bits, so NaN and infinity are the largest), d = a / 127,
  * q = x * (1 / d) rounded to nearest even, each step rounded to f32. When a < 2^-100, d and q are 0. When a is not

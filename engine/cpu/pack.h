@@ -5,21 +5,28 @@
  * holds rows 16g to 16g + 15 and stands where these rows stand in the plain tensor, at byte 16 * g * row size; rows
  * from the last multiple of 16 on stay plain. A group is its blocks in ascending order of columns; a block is the
  * following fields one after the other, each of them [units][16 rows]. A unit is 2 or 4 bytes of one row's plain block.
- * So with k the column within a block:
  *
- *   type         bytes of 16 blocks   fields
- *   F32          64 (block 1)         u32 value
- *   F16, BF16    32 (block 1)         u16 value
- *   Q8_0         544 (block 32)       u16 d, 8 x u32 q: unit j has k = 4j to 4j + 3, as bytes with bit 7 flipped (q +
- * 128) Q4_0         288 (block 32)       u16 d, 4 x u32 q: unit j has k = 4j to 4j + 3 in the low nibbles, 16 more in
- * the high ones Q4_1         320 (block 32)       u16 d, u16 m, q as Q4_0 Q5_0         352 (block 32)       u16 d, u32
- * h, q as Q4_0; the fifth bit of k = 4j + b is bit 8b + j of h Q5_1         384 (block 32)       u16 d, u16 m, u32 h as
- * Q5_0, q as Q4_0 Q4_K         2304 (block 256)     u16 d, u16 dmin, 3 x u32 six-bit scales and mins as in the plain
- * block, 32 x u32 q: unit 8c + j has k = 64c + 4j to + 3 in the low nibbles, 32 more in the high ones Q5_K         2816
- * (block 256)     u16 d, u16 dmin, 3 x u32 scales, 8 x u32 h, q as Q4_K; the fifth bit of k = 32s + 4j + b is bit 8b +
- * s of unit j of h Q6_K         3360 (block 256)     u16 d, 4 x u32 scales (16 int8), 16 x u32 h, 32 x u32 q; with k =
- * 128a + 32s + 4j + b, the low four bits are the low (s < 2) or high nibble of byte b of unit 16a + 8 (s % 2) + j of q,
- * the upper two are bits 2s, 2s + 1 of byte b of unit 8a + j of h
+ *   type        bytes of 16 blocks  fields
+ *   F32         64 (block 1)        u32 value
+ *   F16, BF16   32 (block 1)        u16 value
+ *   Q8_0        544 (block 32)      u16 d, 8 x u32 bytes
+ *   Q4_0        288 (block 32)      u16 d, 4 x u32 nibbles
+ *   Q4_1        320 (block 32)      u16 d, u16 m, 4 x u32 nibbles
+ *   Q5_0        352 (block 32)      u16 d, u32 fifth, 4 x u32 nibbles
+ *   Q5_1        384 (block 32)      u16 d, u16 m, u32 fifth, 4 x u32 nibbles
+ *   Q4_K        2304 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 32 x u32 nibbles
+ *   Q5_K        2816 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 8 x u32 fifth, 32 x u32 nibbles
+ *   Q6_K        3360 (block 256)    u16 d, 4 x u32 scales, 16 x u32 upper, 32 x u32 nibbles
+ *
+ * Which column k of the block is where, b being the byte within a unit:
+ *   bytes              k = 4j + b is byte b of unit j, with bit 7 flipped (q + 128)
+ *   nibbles, block 32  k = 4j + b is the low nibble of byte b of unit j, k + 16 the high one
+ *   nibbles, Q4_K Q5_K k = 64c + 4j + b (j < 8) is the low nibble of byte b of unit 8c + j, k + 32 the high one
+ *   nibbles, Q6_K      k = 128a + 32s + 4j + b is the low (s < 2) or high nibble of byte b of unit 16a + 8 (s % 2) + j
+ *   fifth, Q5_0 Q5_1   k = 4j + b is bit 8b + j
+ *   fifth, Q5_K        k = 32s + 4j + b is bit 8b + s of unit j
+ *   upper, Q6_K        k = 128a + 32s + 4j + b is bits 2s and 2s + 1 of byte b of unit 8a + j
+ *   scales             the bytes of the plain block in their order: 12 of six-bit scales and mins; 16 of int8 (Q6_K)
  *
  * Threads: every function may run in any thread; packing splits by rows. */
 #pragma once

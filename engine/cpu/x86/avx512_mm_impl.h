@@ -1,0 +1,457 @@
+/* The matrix product on 512-bit vectors, compiled once with VNNI and once without; only dot() differs.
+ *
+ * A lane is a row, so a vector is one unit of a packed group. Each kernel keeps the float sums of 16 rows times up to 8
+ * tokens in registers, and the integer sums of the current block beside them; functions are instantiated for each
+ * number of tokens, so that every loop over tokens unrolls. Four bytes of an activation are broadcast from memory to
+ * all lanes. Zero points enter as the value at which the integer sums begin (act.h), which costs nothing. */
+#pragma once
+
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+
+#include "engine/cpu/act.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/pack.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { ROWS = PL_PACK_ROWS };
+
+INLINE __m512i load(const uint8_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+INLINE __m512 load_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE __m512i broadcast(const uint8_t *p)
+{
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
+}
+
+INLINE __m512 broadcast_f32(const uint8_t *p)
+{
+    float v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_ps(v);
+}
+
+/* acc + the products of four unsigned bytes of w with four signed ones of x, per lane. small says that w is below 128,
+ * so that pairs of products fit 16 bits. */
+INLINE __m512i dot(__m512i acc, __m512i w, __m512i x, bool small)
+{
+#if defined(__AVX512VNNI__)
+    (void)small;
+    return _mm512_dpbusd_epi32(acc, w, x);
+#else
+    if (small) return _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+    __m512i even =
+        _mm512_madd_epi16(_mm512_and_si512(w, _mm512_set1_epi16(255)), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
+    __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
+    return _mm512_add_epi32(acc, _mm512_add_epi32(even, odd));
+#endif
+}
+
+/* acc + the products of two signed 16-bit numbers, per lane. */
+INLINE __m512i dot16(__m512i acc, __m512i w, __m512i x)
+{
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(acc, w, x);
+#else
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(w, x));
+#endif
+}
+
+INLINE __m512i low_nibbles(__m512i v)
+{
+    return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+INLINE __m512i high_nibbles(__m512i v)
+{
+    return low_nibbles(_mm512_srli_epi32(v, 4));
+}
+
+/* v | (h & mask) */
+INLINE __m512i or_masked(__m512i v, __m512i h, int8_t mask)
+{
+    return _mm512_ternarylogic_epi32(v, h, _mm512_set1_epi8(mask), 0xf8);
+}
+
+/* Moves bit from of every byte to bit to; the other bits of the result mean nothing. */
+INLINE __m512i move_bit(__m512i h, int from, int to)
+{
+    return from < to   ? _mm512_slli_epi32(h, (unsigned)(to - from))
+           : from > to ? _mm512_srli_epi32(h, (unsigned)(from - to))
+                       : h;
+}
+
+INLINE void store(float *dst, size_t dst_stride, const __m512 *acc, int tile)
+{
+    UNROLL
+    for (int t = 0; t < tile; t++) _mm512_storeu_ps(dst + (size_t)t * dst_stride, acc[t]);
+}
+
+/* --- Types with blocks of 32. --- */
+
+typedef struct format32 {
+    int bytes;      /* of a packed block of 16 rows */
+    int zero_shift; /* the zero point is 8 << zero_shift; -1: there is none */
+    bool is_byte, has_min, has_fifth;
+} format32;
+
+INLINE void mm32(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
+                 const int tile, const format32 f)
+{
+    for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
+        __m512 acc[PL_ACT_TILE];
+        UNROLL
+        for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
+        const uint8_t *a = act;
+        for (int64_t i = k / 32; i > 0; i--, w += f.bytes, a += tile * PL_ACT_Q8_BYTES) {
+            const uint8_t *h = w + (f.has_min ? 64 : 32), *q = h + (f.has_fifth ? 64 : 0);
+            /* Few tokens leave room for two sums each, which halves the chain of dependent products. */
+            const bool two = tile <= 4;
+            __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
+            UNROLL
+            for (int t = 0; t < tile; t++) {
+                lo[t] = f.zero_shift < 0 ? _mm512_setzero_si512() : broadcast(a + 40 * tile + 4 * t);
+                if (f.zero_shift > 0) lo[t] = _mm512_slli_epi32(lo[t], (unsigned)f.zero_shift);
+                hi[t] = _mm512_setzero_si512();
+            }
+            __m512i fifth = f.has_fifth ? load(h) : _mm512_setzero_si512();
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                __m512i v0, v1;
+                if (f.is_byte) {
+                    v0 = load(q + 64 * j);
+                    v1 = load(q + 64 * (j + 4));
+                } else {
+                    __m512i v = load(q + 64 * j);
+                    v0 = low_nibbles(v);
+                    v1 = high_nibbles(v);
+                }
+                if (f.has_fifth) {
+                    v0 = or_masked(v0, move_bit(fifth, j, 4), 16);
+                    v1 = or_masked(v1, move_bit(fifth, j + 4, 4), 16);
+                }
+                UNROLL
+                for (int t = 0; t < tile; t++) lo[t] = dot(lo[t], v0, broadcast(a + 32 * t + 4 * j), !f.is_byte);
+                UNROLL
+                for (int t = 0; t < tile; t++) {
+                    __m512i *sum = two ? &hi[t] : &lo[t];
+                    *sum = dot(*sum, v1, broadcast(a + 32 * t + 16 + 4 * j), !f.is_byte);
+                }
+            }
+            __m512 d = load_f16(w);
+            UNROLL
+            for (int t = 0; t < tile; t++) {
+                __m512i sum = two ? _mm512_add_epi32(lo[t], hi[t]) : lo[t];
+                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 32 * tile + 4 * t));
+                acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum)));
+            }
+            if (f.has_min) {
+                __m512 m = load_f16(w + 32);
+                UNROLL
+                for (int t = 0; t < tile; t++)
+                    acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(m, broadcast_f32(a + 36 * tile + 4 * t)));
+            }
+        }
+        store(dst, dst_stride, acc, tile);
+    }
+}
+
+/* --- Types with blocks of 256. --- */
+
+INLINE __m512i byte_of_lane(__m512i v, int b)
+{
+    return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)(8 * b)), _mm512_set1_epi32(255));
+}
+
+/* Byte 0 and byte 2 of each lane as two 16-bit numbers; the odd bytes after a shift. */
+INLINE __m512i even_bytes(__m512i v)
+{
+    return _mm512_and_si512(v, _mm512_set1_epi16(255));
+}
+INLINE __m512i odd_bytes(__m512i v)
+{
+    return _mm512_srli_epi16(v, 8);
+}
+
+/* The four lower and the four upper six-bit numbers of each row: base has the lower ones with two bits of the upper
+ * above, rest the upper ones' low nibbles. */
+INLINE __m512i six_lower(__m512i base)
+{
+    return _mm512_and_si512(base, _mm512_set1_epi8(63));
+}
+INLINE __m512i six_upper(__m512i base, __m512i rest_nibbles)
+{
+    return or_masked(rest_nibbles, _mm512_srli_epi32(base, 2), 48);
+}
+
+INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
+                     const int tile, const bool has_fifth)
+{
+    for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
+        __m512 acc[PL_ACT_TILE];
+        UNROLL
+        for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
+        const uint8_t *a = act;
+        for (int64_t i = k / 256; i > 0; i--, w += has_fifth ? 2816 : 2304, a += tile * PL_ACT_Q8K_BYTES) {
+            const uint8_t *h = w + 256, *q = w + (has_fifth ? 768 : 256);
+            __m512i sc[8];
+            {
+                __m512i base = load(w + 64), rest = load(w + 192);
+                __m512i lower = six_lower(base), upper = six_upper(base, low_nibbles(rest));
+                UNROLL
+                for (int b = 0; b < 4; b++) {
+                    sc[b] = byte_of_lane(lower, b);
+                    sc[b + 4] = byte_of_lane(upper, b);
+                }
+            }
+            __m512i total[PL_ACT_TILE];
+            UNROLL
+            for (int t = 0; t < tile; t++) total[t] = _mm512_setzero_si512();
+            for (int c = 0; c < 4; c++) { /* 64 columns, of which the low nibbles are the first half */
+                const uint8_t *x = a + 64 * c;
+                const bool both = tile <= 4;
+                __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
+                __m128i shift = _mm_cvtsi32_si128(2 * c);
+                UNROLL
+                for (int t = 0; t < tile; t++) lo[t] = hi[t] = _mm512_setzero_si512();
+                UNROLL
+                for (int j = 0; j < 8; j++) {
+                    __m512i v = load(q + 512 * c + 64 * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
+                    if (has_fifth) {
+                        __m512i bits = _mm512_srl_epi32(load(h + 64 * j), shift);
+                        v0 = or_masked(v0, move_bit(bits, 0, 4), 16);
+                        v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
+                    }
+                    UNROLL
+                    for (int t = 0; t < tile; t++) {
+                        lo[t] = dot(lo[t], v0, broadcast(x + 256 * t + 4 * j), true);
+                        if (both) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
+                    }
+                }
+                UNROLL
+                for (int t = 0; t < tile; t++)
+                    total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(lo[t], sc[2 * c]));
+                if (!both) {
+                    UNROLL
+                    for (int j = 0; j < 8; j++) {
+                        __m512i v1 = high_nibbles(load(q + 512 * c + 64 * j));
+                        if (has_fifth) {
+                            __m512i bits = _mm512_srl_epi32(load(h + 64 * j), shift);
+                            v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
+                        }
+                        UNROLL
+                        for (int t = 0; t < tile; t++)
+                            hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
+                    }
+                }
+                UNROLL
+                for (int t = 0; t < tile; t++)
+                    total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(hi[t], sc[2 * c + 1]));
+            }
+            __m512i base = load(w + 128), rest = load(w + 192);
+            __m512i lower = six_lower(base), upper = six_upper(base, high_nibbles(rest));
+            __m512 d = load_f16(w), dmin = load_f16(w + 32);
+            UNROLL
+            for (int t = 0; t < tile; t++) {
+                const uint8_t *b = a + 324 * tile + 16 * t;
+                __m512i min = dot16(_mm512_setzero_si512(), even_bytes(lower), broadcast(b));
+                min = dot16(min, odd_bytes(lower), broadcast(b + 4));
+                min = dot16(min, even_bytes(upper), broadcast(b + 8));
+                min = dot16(min, odd_bytes(upper), broadcast(b + 12));
+                __m512 dx = broadcast_f32(a + 256 * tile + 4 * t);
+                acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(d, dx), _mm512_cvtepi32_ps(total[t])));
+                acc[t] = _mm512_sub_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(dmin, dx), _mm512_cvtepi32_ps(min)));
+            }
+        }
+        store(dst, dst_stride, acc, tile);
+    }
+}
+
+/* The unsigned six-bit values of part s (0 to 3) of 128 columns from a unit of nibbles and a unit of upper bits. */
+INLINE __m512i six_bits(__m512i nibbles, __m512i upper, int s)
+{
+    return or_masked(s < 2 ? low_nibbles(nibbles) : high_nibbles(nibbles), move_bit(upper, 2 * s, 4), 48);
+}
+
+INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
+                    const int tile)
+{
+    for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
+        __m512 acc[PL_ACT_TILE];
+        UNROLL
+        for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
+        const uint8_t *a = act;
+        for (int64_t i = k / 256; i > 0; i--, w += 3360, a += tile * PL_ACT_Q8K_BYTES) {
+            __m512i sc[16], total[PL_ACT_TILE];
+            UNROLL
+            for (int j = 0; j < 16; j++)
+                sc[j] =
+                    _mm512_srai_epi32(_mm512_slli_epi32(load(w + 32 + 64 * (j / 4)), (unsigned)(24 - 8 * (j % 4))), 24);
+            UNROLL
+            for (int t = 0; t < tile; t++) total[t] = _mm512_setzero_si512();
+            for (int p = 0; p < 4; p++) { /* 16 of each 32 columns of one half: one sub-block of each part */
+                const int half = p / 2, from = p % 2;
+                const uint8_t *h = w + 288 + 512 * half + 256 * from, *q = w + 1312 + 1024 * half + 256 * from;
+                const uint8_t *x = a + 128 * half + 16 * from, *c = a + 260 * tile + 4 * (8 * half + from);
+                const __m512i *scale = sc + 8 * half + from;
+                if (tile <= 2) {
+                    __m512i sum[4][2];
+                    UNROLL
+                    for (int s = 0; s < 4; s++) {
+                        UNROLL
+                        for (int t = 0; t < tile; t++) sum[s][t] = broadcast(c + 64 * t + 8 * s);
+                    }
+                    UNROLL
+                    for (int j = 0; j < 4; j++) {
+                        __m512i upper = load(h + 64 * j), q0 = load(q + 64 * j), q1 = load(q + 512 + 64 * j);
+                        UNROLL
+                        for (int s = 0; s < 4; s++) {
+                            __m512i v = six_bits(s % 2 ? q1 : q0, upper, s);
+                            UNROLL
+                            for (int t = 0; t < tile; t++)
+                                sum[s][t] = dot(sum[s][t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
+                        }
+                    }
+                    UNROLL
+                    for (int s = 0; s < 4; s++) {
+                        UNROLL
+                        for (int t = 0; t < tile; t++)
+                            total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[s][t], scale[2 * s]));
+                    }
+                } else {
+                    UNROLL
+                    for (int s = 0; s < 4; s++) {
+                        __m512i sum[PL_ACT_TILE];
+                        UNROLL
+                        for (int t = 0; t < tile; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
+                        UNROLL
+                        for (int j = 0; j < 4; j++) {
+                            __m512i v = six_bits(load(q + 512 * (s % 2) + 64 * j), load(h + 64 * j), s);
+                            UNROLL
+                            for (int t = 0; t < tile; t++)
+                                sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
+                        }
+                        UNROLL
+                        for (int t = 0; t < tile; t++)
+                            total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
+                    }
+                }
+            }
+            __m512 d = load_f16(w);
+            UNROLL
+            for (int t = 0; t < tile; t++) {
+                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 256 * tile + 4 * t));
+                acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(total[t])));
+            }
+        }
+        store(dst, dst_stride, acc, tile);
+    }
+}
+
+/* --- Floats. --- */
+
+INLINE __m512 load_value(const uint8_t *p, pl_type type)
+{
+    if (type == PL_TYPE_F32) return _mm512_loadu_ps(p);
+    if (type == PL_TYPE_F16) return load_f16(p);
+    __m512i v = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+}
+
+/* groups * tile independent chains of fma: at least eight are needed to keep two units of latency four busy. */
+INLINE void mm_float_groups(float *dst, size_t dst_stride, const uint8_t *w, size_t group_bytes, const uint8_t *act,
+                            int64_t k, const int tile, const int groups, const pl_type type)
+{
+    const int bytes = type == PL_TYPE_F32 ? 64 : 32;
+    __m512 acc[4][PL_ACT_TILE];
+    UNROLL
+    for (int g = 0; g < groups; g++) {
+        UNROLL
+        for (int t = 0; t < tile; t++) acc[g][t] = _mm512_setzero_ps();
+    }
+    for (int64_t i = 0; i < k; i++, w += bytes, act += 4 * tile) {
+        __m512 v[4];
+        UNROLL
+        for (int g = 0; g < groups; g++) v[g] = load_value(w + (size_t)g * group_bytes, type);
+        UNROLL
+        for (int t = 0; t < tile; t++) {
+            __m512 x = broadcast_f32(act + 4 * t);
+            UNROLL
+            for (int g = 0; g < groups; g++) acc[g][t] = _mm512_fmadd_ps(v[g], x, acc[g][t]);
+        }
+    }
+    UNROLL
+    for (int g = 0; g < groups; g++) store(dst + g * ROWS, dst_stride, acc[g], tile);
+}
+
+INLINE void mm_float(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
+                     const int tile, const pl_type type)
+{
+    const int at_once = tile <= 4 ? 4 : 2;
+    const size_t group_bytes = (size_t)k * (type == PL_TYPE_F32 ? 64 : 32);
+    for (; n_groups >= at_once; n_groups -= at_once, w += (size_t)at_once * group_bytes, dst += at_once * ROWS)
+        mm_float_groups(dst, dst_stride, w, group_bytes, act, k, tile, at_once, type);
+    for (; n_groups > 0; n_groups--, w += group_bytes, dst += ROWS)
+        mm_float_groups(dst, dst_stride, w, group_bytes, act, k, tile, 1, type);
+}
+
+/* A kernel that switches to the instance for its number of tokens. */
+#define MM(name, function, ...)                                                                                        \
+    static void name(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,       \
+                     int tile)                                                                                         \
+    {                                                                                                                  \
+        switch (tile) {                                                                                                \
+        case 1: function(dst, dst_stride, w, n_groups, act, k, 1, ##__VA_ARGS__); break;                               \
+        case 2: function(dst, dst_stride, w, n_groups, act, k, 2, ##__VA_ARGS__); break;                               \
+        case 3: function(dst, dst_stride, w, n_groups, act, k, 3, ##__VA_ARGS__); break;                               \
+        case 4: function(dst, dst_stride, w, n_groups, act, k, 4, ##__VA_ARGS__); break;                               \
+        case 5: function(dst, dst_stride, w, n_groups, act, k, 5, ##__VA_ARGS__); break;                               \
+        case 6: function(dst, dst_stride, w, n_groups, act, k, 6, ##__VA_ARGS__); break;                               \
+        case 7: function(dst, dst_stride, w, n_groups, act, k, 7, ##__VA_ARGS__); break;                               \
+        default: function(dst, dst_stride, w, n_groups, act, k, 8, ##__VA_ARGS__); break;                              \
+        }                                                                                                              \
+    }
+
+static const format32 q8_0 = {.bytes = 544, .zero_shift = 4, .is_byte = true};
+static const format32 q4_0 = {.bytes = 288, .zero_shift = 0};
+static const format32 q4_1 = {.bytes = 320, .zero_shift = -1, .has_min = true};
+static const format32 q5_0 = {.bytes = 352, .zero_shift = 1, .has_fifth = true};
+static const format32 q5_1 = {.bytes = 384, .zero_shift = -1, .has_min = true, .has_fifth = true};
+
+MM(mm_q8_0, mm32, q8_0)
+MM(mm_q4_0, mm32, q4_0)
+MM(mm_q4_1, mm32, q4_1)
+MM(mm_q5_0, mm32, q5_0)
+MM(mm_q5_1, mm32, q5_1)
+MM(mm_q4_k, mm_q45_k, false)
+MM(mm_q5_k, mm_q45_k, true)
+MM(mm_q6_k_any, mm_q6_k)
+
+static void install_quantized(pl_cpu_kernels *k)
+{
+    k->mm[PL_TYPE_Q8_0] = mm_q8_0;
+    k->mm[PL_TYPE_Q4_0] = mm_q4_0;
+    k->mm[PL_TYPE_Q4_1] = mm_q4_1;
+    k->mm[PL_TYPE_Q5_0] = mm_q5_0;
+    k->mm[PL_TYPE_Q5_1] = mm_q5_1;
+    k->mm[PL_TYPE_Q4_K] = mm_q4_k;
+    k->mm[PL_TYPE_Q5_K] = mm_q5_k;
+    k->mm[PL_TYPE_Q6_K] = mm_q6_k_any;
+}
+
+#endif
