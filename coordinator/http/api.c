@@ -1,0 +1,758 @@
+#include "coordinator/http/api.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "coordinator/generation.h"
+#include "engine/base/alloc.h"
+#include "engine/base/hash.h"
+#include "engine/base/log.h"
+#include "engine/base/rng.h"
+#include "engine/base/sys.h"
+
+typedef struct answer answer;
+
+struct pl_api {
+    pl_api_options o;
+    pl_hash *keys; /* of the keys: comparing hashes takes the same time wherever two keys differ */
+    uint64_t n_requests, n_errors, n_prompt_tokens, n_generated_tokens, next_id;
+    pl_rng ids;
+    answer *open;
+};
+
+typedef enum { KIND_CHAT, KIND_TEXT } kind;
+
+/* One request that is being answered. */
+struct answer {
+    pl_api *api;
+    answer *prev, *next;
+    pl_http_exchange *x; /* NULL when the client has gone */
+    pl_generation *generation;
+    kind kind;
+    bool stream, include_usage, headed, want_logprobs;
+    int64_t created;
+    char id[48];
+    pl_buf text;           /* of an answer that is not streamed */
+    pl_json *logprobs;     /* entries so far (not streamed), or since the last event (streamed) */
+    size_t text_offset;    /* bytes of text before the next token, for /v1/completions */
+    const pl_vocab *vocab;
+};
+
+/* --- errors ------------------------------------------------------------------------------------------------------- */
+
+static const char *error_type(pl_status s)
+{
+    switch (s) {
+    case PL_ERR_INVALID:
+    case PL_ERR_FORMAT:
+    case PL_ERR_UNSUPPORTED: return "invalid_request_error";
+    case PL_ERR_NOT_FOUND: return "not_found_error";
+    case PL_ERR_AUTH: return "authentication_error";
+    case PL_ERR_BUDGET:
+    case PL_ERR_TIMEOUT:
+    case PL_ERR_CLOSED: return "unavailable_error";
+    default: return "server_error";
+    }
+}
+
+static pl_json *error_json(pl_status s, int http, const char *text, const char *param)
+{
+    pl_json *e = pl_json_object(), *top = pl_json_object();
+    pl_json_set(e, "message", pl_json_string(pl_str_from(text)));
+    pl_json_set(e, "type", pl_json_string(pl_str_from(error_type(s))));
+    pl_json_set(e, "code", pl_json_int(http));
+    pl_json_set(e, "param", param ? pl_json_string(pl_str_from(param)) : pl_json_null());
+    pl_json_set(top, "error", e);
+    return top;
+}
+
+static void respond_json(pl_http_exchange *x, int http, pl_json *v)
+{
+    pl_buf b = {0};
+    pl_error err;
+    if (!v || pl_json_write(v, 0, &b, &err) != PL_OK || !pl_buf_add_u8(&b, '\n')) {
+        http = 500;
+        pl_buf_reset(&b);
+        pl_buf_add_str(&b, PL_STR("{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"code\":500}}\n"));
+    }
+    pl_http_respond(x, http, "application/json", pl_buf_bytes(&b));
+    pl_buf_fini(&b);
+    pl_json_free(v);
+}
+
+static void respond_error(pl_api *a, pl_http_exchange *x, int http, const pl_error *err, const char *param)
+{
+    a->n_errors++;
+    if (http == 401) pl_http_add_header(x, "WWW-Authenticate", "Bearer");
+    if (http == 503) pl_http_add_header(x, "Retry-After", "1");
+    respond_json(x, http, error_json(err->status, http, err->text, param));
+}
+
+static void respond_fail(pl_api *a, pl_http_exchange *x, const pl_error *err, const char *param)
+{
+    respond_error(a, x, pl_status_http(err->status), err, param);
+}
+
+/* --- reading requests ---------------------------------------------------------------------------------------------- */
+
+/* Where a parameter was wrong, for the error's "param". */
+typedef struct request_reader {
+    const pl_json *body;
+    const char *param;
+    pl_error err;
+    bool failed;
+} request_reader;
+
+static void reader_fail(request_reader *r, pl_status s, const char *param, const char *what)
+{
+    if (r->failed) return;
+    r->failed = true;
+    r->param = param;
+    (void)pl_fail(&r->err, s, "%s: %s", param, what);
+}
+
+/* The member, or NULL when it is absent or null. */
+static const pl_json *member(const request_reader *r, const char *name)
+{
+    const pl_json *v = pl_json_get(r->body, name);
+    return v && pl_json_type(v) != PL_JSON_NULL ? v : NULL;
+}
+
+static void read_f32(request_reader *r, const char *name, float *out)
+{
+    const pl_json *v = member(r, name);
+    if (!v) return;
+    if (pl_json_type(v) != PL_JSON_INT && pl_json_type(v) != PL_JSON_REAL) reader_fail(r, PL_ERR_INVALID, name, "must be a number");
+    else *out = (float)pl_json_f64(v);
+}
+
+static bool read_i64(request_reader *r, const char *name, int64_t low, int64_t high, int64_t *out)
+{
+    const pl_json *v = member(r, name);
+    if (!v) return false;
+    char what[96];
+    snprintf(what, sizeof what, "must be an integer from %" PRId64 " to %" PRId64, low, high);
+    if (pl_json_type(v) != PL_JSON_INT || pl_json_i64(v) < low || pl_json_i64(v) > high) {
+        reader_fail(r, PL_ERR_INVALID, name, what);
+        return false;
+    }
+    *out = pl_json_i64(v);
+    return true;
+}
+
+static void read_i32(request_reader *r, const char *name, int32_t low, int32_t *out)
+{
+    int64_t v;
+    if (read_i64(r, name, low, INT32_MAX, &v)) *out = (int32_t)v;
+}
+
+static bool read_bool(request_reader *r, const char *name)
+{
+    const pl_json *v = member(r, name);
+    if (v && pl_json_type(v) != PL_JSON_BOOL) reader_fail(r, PL_ERR_INVALID, name, "must be true or false");
+    return v && pl_json_is_true(v);
+}
+
+/* What would change the answer and is not known here is refused: to ignore it would answer another question. */
+static void refuse_unknown(request_reader *r)
+{
+    static const char *const must_be_empty[] = {"logit_bias", "tools", "functions", "grammar", "json_schema", "samplers"};
+    for (size_t i = 0; i < sizeof must_be_empty / sizeof *must_be_empty; i++) {
+        const pl_json *v = member(r, must_be_empty[i]);
+        if (v && (pl_json_size(v) > 0 || pl_json_str(v).size > 0)) reader_fail(r, PL_ERR_UNSUPPORTED, must_be_empty[i], "is not supported by this server");
+    }
+    static const char *const must_be_zero[] = {"presence_penalty", "frequency_penalty", "mirostat", "dry_multiplier", "xtc_probability"};
+    for (size_t i = 0; i < sizeof must_be_zero / sizeof *must_be_zero; i++)
+        if (pl_json_f64(member(r, must_be_zero[i])) != 0) reader_fail(r, PL_ERR_UNSUPPORTED, must_be_zero[i], "is not supported by this server");
+    int64_t n = 1;
+    if (read_i64(r, "n", 1, INT32_MAX, &n) && n != 1) reader_fail(r, PL_ERR_UNSUPPORTED, "n", "only one choice per request is supported");
+    if (read_i64(r, "best_of", 1, INT32_MAX, &n) && n != 1) reader_fail(r, PL_ERR_UNSUPPORTED, "best_of", "is not supported by this server");
+    if (pl_json_str(member(r, "suffix")).size > 0) reader_fail(r, PL_ERR_UNSUPPORTED, "suffix", "is not supported by this server");
+    const pl_json *format = pl_json_get(member(r, "response_format"), "type");
+    if (format && !pl_str_is(pl_json_str(format), "text")) reader_fail(r, PL_ERR_UNSUPPORTED, "response_format", "only the type \"text\" is supported");
+}
+
+/* stop: a string or an array of strings. The texts are terminated copies in texts, which lives as long as the options. */
+static void read_stops(request_reader *r, pl_generation_options *g, pl_buf texts[PL_STOPS_MAX])
+{
+    const pl_json *v = member(r, "stop");
+    if (!v) return;
+    bool one = pl_json_type(v) == PL_JSON_STRING;
+    if (!one && pl_json_type(v) != PL_JSON_ARRAY) {
+        reader_fail(r, PL_ERR_INVALID, "stop", "must be a string or an array of strings");
+        return;
+    }
+    size_t n = one ? 1 : pl_json_size(v);
+    if (n > PL_STOPS_MAX) {
+        reader_fail(r, PL_ERR_INVALID, "stop", "has more than 16 strings");
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const pl_json *e = one ? v : pl_json_at(v, i);
+        pl_str s = pl_json_str(e);
+        if (pl_json_type(e) != PL_JSON_STRING || s.size == 0 || memchr(s.data, 0, s.size)) {
+            reader_fail(r, PL_ERR_INVALID, "stop", "must be strings that are not empty");
+            return;
+        }
+        pl_buf_add_str(&texts[i], s);
+        if (!(g->stops[g->n_stops++] = pl_buf_cstr(&texts[i]))) reader_fail(r, PL_ERR_NO_MEMORY, "stop", "no memory");
+    }
+}
+
+static void read_params(request_reader *r, const pl_api *a, kind kind, pl_generation_options *g)
+{
+    pl_request_params *p = &g->request;
+    p->sample = a->o.sample;
+    p->max_tokens = a->o.max_tokens;
+    refuse_unknown(r);
+    read_f32(r, "temperature", &p->sample.temperature);
+    read_f32(r, "top_p", &p->sample.top_p);
+    read_f32(r, "min_p", &p->sample.min_p);
+    read_i32(r, "top_k", INT32_MIN, &p->sample.top_k);
+    if (p->sample.top_k < 0) p->sample.top_k = 0; /* both 0 and -1 are in use for "off" */
+    read_f32(r, "repetition_penalty", &p->sample.repeat_penalty);
+    read_f32(r, "repeat_penalty", &p->sample.repeat_penalty);
+    read_i32(r, "repeat_last_n", -1, &p->sample.repeat_last_n);
+    int64_t seed;
+    if (read_i64(r, "seed", INT64_MIN, INT64_MAX, &seed) && seed != -1) { /* llama.cpp's word for "draw one" is -1 */
+        p->sample.seed = (uint64_t)seed;
+        p->has_seed = true;
+    }
+    read_i32(r, "n_predict", -1, &p->max_tokens);
+    read_i32(r, "max_tokens", -1, &p->max_tokens);
+    read_i32(r, "max_completion_tokens", -1, &p->max_tokens);
+    p->ignore_eos = read_bool(r, "ignore_eos");
+    int64_t top = 0;
+    if (kind == KIND_CHAT) {
+        bool on = read_bool(r, "logprobs");
+        if (read_i64(r, "top_logprobs", 0, PL_LOGPROBS_MAX, &top) && !on) reader_fail(r, PL_ERR_INVALID, "top_logprobs", "needs \"logprobs\": true");
+        if (on) p->sample.n_logprobs = (int32_t)top;
+    } else if (read_i64(r, "logprobs", 0, PL_LOGPROBS_MAX, &top)) {
+        p->sample.n_logprobs = (int32_t)top;
+    }
+    if (!r->failed && pl_sample_check(&p->sample, &r->err) != PL_OK) r->failed = true;
+}
+
+/* content may be a string or an array of text parts; templates want a string. Gives a new array. */
+static pl_json *plain_messages(request_reader *r, const pl_json *messages)
+{
+    pl_json *out = pl_json_array();
+    for (size_t i = 0; i < pl_json_size(messages) && !r->failed; i++) {
+        pl_json *m = pl_json_at(messages, i), *content = pl_json_get(m, "content");
+        if (pl_json_type(m) != PL_JSON_OBJECT || pl_json_str(pl_json_get(m, "role")).size == 0) {
+            reader_fail(r, PL_ERR_INVALID, "messages", "each message must be an object with a role");
+            break;
+        }
+        if (pl_json_type(content) != PL_JSON_ARRAY) {
+            if (pl_json_type(content) != PL_JSON_STRING && !pl_json_get(m, "tool_calls"))
+                reader_fail(r, PL_ERR_INVALID, "messages", "each message must have a content, a string or an array of text parts");
+            pl_json_append(out, pl_json_ref(m));
+            continue;
+        }
+        pl_buf text = {0};
+        for (size_t j = 0; j < pl_json_size(content); j++) {
+            pl_json *part = pl_json_at(content, j);
+            if (!pl_str_is(pl_json_str(pl_json_get(part, "type")), "text"))
+                reader_fail(r, PL_ERR_UNSUPPORTED, "messages", "only content parts of the type \"text\" are supported");
+            pl_buf_add_str(&text, pl_json_str(pl_json_get(part, "text")));
+        }
+        pl_json *copy = pl_json_object();
+        void *at = NULL;
+        pl_str key;
+        pl_json *v;
+        while (pl_json_next(m, &at, &key, &v)) {
+            if (pl_str_is(key, "content")) pl_json_set(copy, "content", pl_json_string(pl_buf_str(&text)));
+            else pl_json_set(copy, key.data, pl_json_ref(v));
+        }
+        pl_buf_fini(&text);
+        pl_json_append(out, copy);
+    }
+    return out;
+}
+
+static void read_chat_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
+{
+    const pl_json *messages = member(r, "messages");
+    if (pl_json_type(messages) != PL_JSON_ARRAY || pl_json_size(messages) == 0) {
+        reader_fail(r, PL_ERR_INVALID, "messages", "must be an array of at least one message");
+        return;
+    }
+    if (!a->o.chat) {
+        reader_fail(r, PL_ERR_UNSUPPORTED, "messages", "the model has no chat template: use /v1/completions, or start the server with --chat-template-file");
+        return;
+    }
+    pl_json *plain = plain_messages(r, messages);
+    pl_buf prompt = {0};
+    if (!r->failed && pl_chat_render(a->o.chat, plain, member(r, "chat_template_kwargs"), true, &prompt, &r->err) != PL_OK) r->failed = true;
+    pl_json_free(plain);
+    if (!r->failed && pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&prompt), tokens, &r->err) != PL_OK) r->failed = true;
+    pl_buf_fini(&prompt);
+}
+
+/* prompt: a string, or an array of token ids, or an array with one of either. */
+static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
+{
+    const pl_json *prompt = member(r, "prompt");
+    if (pl_json_type(prompt) == PL_JSON_ARRAY && pl_json_size(prompt) == 1 && pl_json_type(pl_json_at(prompt, 0)) != PL_JSON_INT) prompt = pl_json_at(prompt, 0);
+    if (pl_json_type(prompt) == PL_JSON_STRING) {
+        if (pl_tokenize(a->o.vocab, pl_json_str(prompt), true, true, tokens, &r->err) != PL_OK) r->failed = true;
+        return;
+    }
+    if (pl_json_type(prompt) != PL_JSON_ARRAY || pl_json_size(prompt) == 0) {
+        reader_fail(r, PL_ERR_INVALID, "prompt", "must be one string or one array of token ids");
+        return;
+    }
+    for (size_t i = 0; i < pl_json_size(prompt); i++) {
+        const pl_json *e = pl_json_at(prompt, i);
+        int64_t id = pl_json_i64(e);
+        if (pl_json_type(e) != PL_JSON_INT || id < 0 || id >= pl_vocab_size(a->o.vocab)) {
+            reader_fail(r, PL_ERR_INVALID, "prompt", "holds what is not a token id of this model (several prompts in one request are not supported)");
+            return;
+        }
+        int32_t token = (int32_t)id;
+        if (!pl_buf_add(tokens, &token, sizeof token)) reader_fail(r, PL_ERR_NO_MEMORY, "prompt", "no memory");
+    }
+}
+
+/* --- writing answers ----------------------------------------------------------------------------------------------- */
+
+static pl_json *answer_head(const answer *w, bool chunk)
+{
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "id", pl_json_string(pl_str_from(w->id)));
+    const char *object = w->kind == KIND_TEXT ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
+    pl_json_set(v, "object", pl_json_string(pl_str_from(object)));
+    pl_json_set(v, "created", pl_json_int(w->created));
+    pl_json_set(v, "model", pl_json_string(pl_str_from(w->api->o.model)));
+    return v;
+}
+
+static pl_json *usage_json(const pl_usage *u)
+{
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "prompt_tokens", pl_json_int(u->n_prompt));
+    pl_json_set(v, "completion_tokens", pl_json_int(u->n_generated));
+    pl_json_set(v, "total_tokens", pl_json_int((int64_t)u->n_prompt + u->n_generated));
+    return v;
+}
+
+/* As llama.cpp's server reports them. The first token comes with the prompt, so generation is counted from it on. */
+static pl_json *timings_json(const pl_usage *u)
+{
+    pl_json *v = pl_json_object();
+    double prompt_ms = (double)u->prompt_ns / 1e6, generate_ms = (double)u->generate_ns / 1e6;
+    pl_json_set(v, "prompt_n", pl_json_int(u->n_prompt));
+    pl_json_set(v, "prompt_ms", pl_json_real(prompt_ms));
+    pl_json_set(v, "prompt_per_second", pl_json_real(prompt_ms > 0 ? u->n_prompt * 1e3 / prompt_ms : 0));
+    pl_json_set(v, "predicted_n", pl_json_int(u->n_generated));
+    pl_json_set(v, "predicted_ms", pl_json_real(generate_ms));
+    pl_json_set(v, "predicted_per_second", pl_json_real(generate_ms > 0 ? (u->n_generated - 1) * 1e3 / generate_ms : 0));
+    return v;
+}
+
+static void send_event(answer *w, pl_json *v)
+{
+    if (w->x && v) {
+        pl_buf b = {0};
+        pl_error err;
+        pl_buf_add_str(&b, PL_STR("data: "));
+        pl_status s = pl_json_write(v, 0, &b, &err);
+        pl_buf_add_str(&b, PL_STR("\n\n"));
+        if (s == PL_OK && !b.failed) pl_http_send(w->x, pl_buf_bytes(&b));
+        pl_buf_fini(&b);
+    }
+    pl_json_free(v);
+}
+
+static pl_json *token_bytes_json(pl_str s)
+{
+    pl_json *v = pl_json_array();
+    for (size_t i = 0; i < s.size; i++) pl_json_append(v, pl_json_int((uint8_t)s.data[i]));
+    return v;
+}
+
+/* {"token", "logprob", "bytes"} of the chat API. */
+static pl_json *token_json(const answer *w, int32_t token, float logprob)
+{
+    pl_buf text = {0};
+    pl_detokenize(w->vocab, token, true, &text);
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "token", pl_json_string(pl_buf_str(&text)));
+    pl_json_set(v, "logprob", pl_json_real(logprob));
+    pl_json_set(v, "bytes", token_bytes_json(pl_buf_str(&text)));
+    pl_buf_fini(&text);
+    return v;
+}
+
+static void add_logprobs(answer *w, const pl_sampled *t)
+{
+    if (!w->want_logprobs) return;
+    if (!w->logprobs) w->logprobs = pl_json_array();
+    pl_json *e = token_json(w, t->token, t->logprob), *top = pl_json_array();
+    for (int32_t i = 0; i < t->n_top; i++) pl_json_append(top, token_json(w, t->top[i], t->top_logprob[i]));
+    pl_json_set(e, "top_logprobs", top);
+    pl_json_append(w->logprobs, e);
+}
+
+/* Takes what has gathered, in the form of the kind of answer. */
+static pl_json *take_logprobs(answer *w)
+{
+    pl_json *entries = w->logprobs;
+    w->logprobs = NULL;
+    if (!entries) return pl_json_null();
+    pl_json *v = pl_json_object();
+    if (w->kind == KIND_CHAT) {
+        pl_json_set(v, "content", entries);
+        return v;
+    }
+    pl_json *tokens = pl_json_array(), *values = pl_json_array(), *tops = pl_json_array(), *offsets = pl_json_array();
+    for (size_t i = 0; i < pl_json_size(entries); i++) {
+        pl_json *e = pl_json_at(entries, i), *token = pl_json_get(e, "token"), *top = pl_json_get(e, "top_logprobs"), *map = pl_json_object();
+        pl_json_append(tokens, pl_json_ref(token));
+        pl_json_append(values, pl_json_ref(pl_json_get(e, "logprob")));
+        pl_json_append(offsets, pl_json_int((int64_t)w->text_offset));
+        w->text_offset += pl_json_str(token).size;
+        for (size_t j = 0; j < pl_json_size(top); j++) {
+            pl_json *t = pl_json_at(top, j);
+            char *key = pl_strndup(pl_json_str(pl_json_get(t, "token")).data, pl_json_str(pl_json_get(t, "token")).size);
+            if (key) pl_json_set(map, key, pl_json_ref(pl_json_get(t, "logprob")));
+            pl_free(key);
+        }
+        pl_json_append(tops, map);
+    }
+    pl_json_free(entries);
+    pl_json_set(v, "tokens", tokens);
+    pl_json_set(v, "token_logprobs", values);
+    pl_json_set(v, "top_logprobs", tops);
+    pl_json_set(v, "text_offset", offsets);
+    return v;
+}
+
+static const char *finish_word(pl_finish why) { return why == PL_FINISH_LENGTH ? "length" : "stop"; }
+
+/* One event of a stream: text, and at the end the reason. */
+static void send_chunk(answer *w, pl_str text, const char *finish, bool first)
+{
+    pl_json *choice = pl_json_object(), *choices = pl_json_array(), *v = answer_head(w, true);
+    pl_json_set(choice, "index", pl_json_int(0));
+    if (w->kind == KIND_CHAT) {
+        pl_json *delta = pl_json_object();
+        if (first) pl_json_set(delta, "role", pl_json_string(PL_STR("assistant")));
+        if (first || text.size > 0 || !finish) pl_json_set(delta, "content", pl_json_string(text));
+        pl_json_set(choice, "delta", delta);
+    } else {
+        pl_json_set(choice, "text", pl_json_string(text));
+    }
+    pl_json_set(choice, "logprobs", take_logprobs(w));
+    pl_json_set(choice, "finish_reason", finish ? pl_json_string(pl_str_from(finish)) : pl_json_null());
+    pl_json_append(choices, choice);
+    pl_json_set(v, "choices", choices);
+    if (w->include_usage) pl_json_set(v, "usage", pl_json_null());
+    send_event(w, v);
+}
+
+/* The head of a stream waits for the first token, so that a request that fails before gets its own HTTP code. */
+static void begin_stream(answer *w)
+{
+    if (w->headed || !w->x) return;
+    w->headed = true;
+    pl_http_add_header(w->x, "Cache-Control", "no-cache");
+    pl_http_stream(w->x, 200, "text/event-stream; charset=utf-8");
+    if (w->kind == KIND_CHAT) send_chunk(w, (pl_str){0}, NULL, true);
+}
+
+static void on_token(void *user, const pl_sampled *token, pl_str text)
+{
+    answer *w = user;
+    w->api->n_generated_tokens++;
+    if (w->stream) begin_stream(w);
+    add_logprobs(w, token);
+    if (!w->stream) {
+        pl_buf_add_str(&w->text, text);
+        return;
+    }
+    if (text.size > 0) send_chunk(w, text, NULL, false);
+}
+
+static void answer_free(answer *w)
+{
+    if (w->prev) w->prev->next = w->next;
+    else w->api->open = w->next;
+    if (w->next) w->next->prev = w->prev;
+    pl_json_free(w->logprobs);
+    pl_buf_fini(&w->text);
+    pl_free(w);
+}
+
+static void end_stream(answer *w, pl_str text, pl_finish why, const pl_usage *usage, const pl_error *err)
+{
+    if (why == PL_FINISH_ERROR && !w->headed) {
+        respond_fail(w->api, w->x, err, NULL);
+        return;
+    }
+    begin_stream(w);
+    if (why == PL_FINISH_ERROR) {
+        w->api->n_errors++;
+        send_event(w, error_json(err->status, pl_status_http(err->status), err->text, NULL));
+    } else {
+        send_chunk(w, text, finish_word(why), false);
+        if (w->include_usage) {
+            pl_json *v = answer_head(w, true);
+            pl_json_set(v, "choices", pl_json_array());
+            pl_json_set(v, "usage", usage_json(usage));
+            pl_json_set(v, "timings", timings_json(usage));
+            send_event(w, v);
+        }
+    }
+    pl_http_send(w->x, (pl_bytes){(const uint8_t *)"data: [DONE]\n\n", 14});
+    pl_http_end(w->x);
+}
+
+static void end_whole(answer *w, pl_str text, pl_finish why, const pl_usage *usage, const pl_error *err)
+{
+    pl_buf_add_str(&w->text, text);
+    pl_error lost;
+    if (w->text.failed && why != PL_FINISH_ERROR) {
+        why = PL_FINISH_ERROR;
+        (void)pl_fail(&lost, PL_ERR_NO_MEMORY, "no memory for the generated text");
+        err = &lost;
+    }
+    if (why == PL_FINISH_ERROR) {
+        respond_fail(w->api, w->x, err, NULL);
+        return;
+    }
+    pl_json *choice = pl_json_object(), *choices = pl_json_array(), *v = answer_head(w, false);
+    pl_json_set(choice, "index", pl_json_int(0));
+    if (w->kind == KIND_CHAT) {
+        pl_json *m = pl_json_object();
+        pl_json_set(m, "role", pl_json_string(PL_STR("assistant")));
+        pl_json_set(m, "content", pl_json_string(pl_buf_str(&w->text)));
+        pl_json_set(choice, "message", m);
+    } else {
+        pl_json_set(choice, "text", pl_json_string(pl_buf_str(&w->text)));
+    }
+    pl_json_set(choice, "logprobs", take_logprobs(w));
+    pl_json_set(choice, "finish_reason", pl_json_string(pl_str_from(finish_word(why))));
+    pl_json_append(choices, choice);
+    pl_json_set(v, "choices", choices);
+    pl_json_set(v, "usage", usage_json(usage));
+    pl_json_set(v, "timings", timings_json(usage));
+    respond_json(w->x, 200, v);
+}
+
+static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage, const pl_error *err)
+{
+    answer *w = user;
+    (void)stopped_by;
+    PL_LOG(PL_LOG_INFO, "request done", "id=%s prompt=%d generated=%d finish=%s", w->id, usage->n_prompt, usage->n_generated,
+           !w->x ? "client_gone" : why == PL_FINISH_ERROR ? pl_status_name(err->status) : why == PL_FINISH_CANCELLED ? "cancelled" : finish_word(why));
+    if (w->x && why == PL_FINISH_CANCELLED) { /* the server is stopping */
+        pl_error stopping;
+        (void)pl_fail(&stopping, PL_ERR_CLOSED, "the server is shutting down");
+        if (w->stream) end_stream(w, text, PL_FINISH_ERROR, usage, &stopping);
+        else end_whole(w, text, PL_FINISH_ERROR, usage, &stopping);
+    } else if (w->x) {
+        if (w->stream) end_stream(w, text, why, usage, err);
+        else end_whole(w, text, why, usage, err);
+    }
+    answer_free(w);
+}
+
+static const pl_generation_events generation_events = {on_token, on_end};
+
+static void on_gone(pl_http_exchange *x, void *user)
+{
+    (void)x;
+    answer *w = user;
+    w->x = NULL;
+    pl_generation_cancel(w->generation);
+}
+
+/* --- the paths ----------------------------------------------------------------------------------------------------- */
+
+static void complete(pl_api *a, pl_http_exchange *x, kind kind)
+{
+    request_reader r = {0};
+    pl_json *body = NULL;
+    pl_bytes raw = pl_http_body(x);
+    if (pl_json_parse(&body, (pl_str){(const char *)raw.data, raw.size}, &r.err) != PL_OK) {
+        respond_error(a, x, 400, &r.err, NULL);
+        return;
+    }
+    r.body = body;
+    answer *w = NULL;
+    pl_generation_options g = {0};
+    pl_buf tokens = {0}, stops[PL_STOPS_MAX] = {0};
+    if (pl_json_type(body) != PL_JSON_OBJECT) reader_fail(&r, PL_ERR_INVALID, "body", "must be a JSON object");
+    read_params(&r, a, kind, &g);
+    read_stops(&r, &g, stops);
+    bool stream = read_bool(&r, "stream");
+    bool include_usage = pl_json_is_true(pl_json_get(member(&r, "stream_options"), "include_usage"));
+    if (!r.failed && kind == KIND_CHAT) read_chat_prompt(&r, a, &tokens);
+    if (!r.failed && kind == KIND_TEXT) read_text_prompt(&r, a, &tokens);
+    if (!r.failed && tokens.size == 0) reader_fail(&r, PL_ERR_INVALID, kind == KIND_CHAT ? "messages" : "prompt", "gives no token");
+    if (r.failed) {
+        respond_fail(a, x, &r.err, r.param);
+        goto done;
+    }
+    if (!(w = pl_calloc(1, sizeof *w))) {
+        (void)pl_fail(&r.err, PL_ERR_NO_MEMORY, "no memory for a request");
+        respond_fail(a, x, &r.err, NULL);
+        goto done;
+    }
+    w->api = a;
+    w->x = x;
+    w->kind = kind;
+    w->stream = stream;
+    w->include_usage = include_usage;
+    w->want_logprobs = g.request.sample.n_logprobs >= 0;
+    w->vocab = a->o.vocab;
+    w->created = pl_wall_us() / 1000000;
+    snprintf(w->id, sizeof w->id, "%s-%016" PRIx64 "%08" PRIx64, kind == KIND_CHAT ? "chatcmpl" : "cmpl", pl_rng_u64(&a->ids), ++a->next_id & 0xffffffff);
+    w->next = a->open;
+    if (w->next) w->next->prev = w;
+    a->open = w;
+    g.request.id = w->id;
+    g.request.tokens = (const int32_t *)(const void *)tokens.data;
+    g.request.n_tokens = (int32_t)(tokens.size / sizeof(int32_t));
+    if (pl_generation_start(&w->generation, a->o.coordinator, a->o.loop, a->o.vocab, &g, &generation_events, w, &r.err) != PL_OK) {
+        answer_free(w);
+        respond_fail(a, x, &r.err, NULL);
+        goto done;
+    }
+    a->n_prompt_tokens += (uint64_t)g.request.n_tokens;
+    pl_http_on_gone(x, on_gone, w);
+done:
+    for (int i = 0; i < PL_STOPS_MAX; i++) pl_buf_fini(&stops[i]);
+    pl_buf_fini(&tokens);
+    pl_json_free(body);
+}
+
+static void chat_completions(pl_api *a, pl_http_exchange *x) { complete(a, x, KIND_CHAT); }
+static void completions(pl_api *a, pl_http_exchange *x) { complete(a, x, KIND_TEXT); }
+
+static void models(pl_api *a, pl_http_exchange *x)
+{
+    pl_json *m = pl_json_object(), *list = pl_json_array(), *v = pl_json_object();
+    pl_json_set(m, "id", pl_json_string(pl_str_from(a->o.model)));
+    pl_json_set(m, "object", pl_json_string(PL_STR("model")));
+    pl_json_set(m, "owned_by", pl_json_string(PL_STR("paceline")));
+    pl_json_set(m, "created", pl_json_int(0));
+    pl_json_append(list, m);
+    pl_json_set(v, "object", pl_json_string(PL_STR("list")));
+    pl_json_set(v, "data", list);
+    respond_json(x, 200, v);
+}
+
+static void health(pl_api *a, pl_http_exchange *x)
+{
+    pl_error err = {0};
+    pl_status s = pl_coordinator_health(a->o.coordinator, &err);
+    if (s != PL_OK) {
+        respond_json(x, 503, error_json(s, 503, err.text, NULL));
+        return;
+    }
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "status", pl_json_string(PL_STR("ok")));
+    respond_json(x, 200, v);
+}
+
+static void cluster(pl_api *a, pl_http_exchange *x) { respond_json(x, 200, pl_coordinator_status(a->o.coordinator)); }
+
+static void metrics(pl_api *a, pl_http_exchange *x)
+{
+    pl_error err;
+    int n_open = 0;
+    for (const answer *w = a->open; w; w = w->next) n_open++;
+    const struct { const char *name, *type, *help; uint64_t value; } rows[] = {
+        {"paceline_up", "gauge", "Whether a pipeline is serving.", pl_coordinator_health(a->o.coordinator, &err) == PL_OK},
+        {"paceline_http_requests_total", "counter", "HTTP requests.", a->n_requests},
+        {"paceline_http_errors_total", "counter", "Requests that were answered with an error.", a->n_errors},
+        {"paceline_requests_open", "gauge", "Generations in progress or waiting.", (uint64_t)n_open},
+        {"paceline_prompt_tokens_total", "counter", "Tokens of prompts.", a->n_prompt_tokens},
+        {"paceline_generated_tokens_total", "counter", "Tokens generated.", a->n_generated_tokens},
+    };
+    pl_buf b = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        pl_buf_printf(&b, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", rows[i].name, rows[i].help, rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+    pl_http_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", pl_buf_bytes(&b));
+    pl_buf_fini(&b);
+}
+
+/* /health answers without a key, as load balancers ask it. */
+static const struct { const char *method, *path; bool open; void (*fn)(pl_api *, pl_http_exchange *); } routes[] = {
+    {"POST", "/v1/chat/completions", false, chat_completions},
+    {"POST", "/v1/completions", false, completions},
+    {"GET", "/v1/models", false, models},
+    {"GET", "/v1/cluster", false, cluster},
+    {"GET", "/metrics", false, metrics},
+    {"GET", "/health", true, health},
+    {"GET", "/v1/health", true, health},
+};
+
+static bool authorized(const pl_api *a, const pl_http_exchange *x)
+{
+    if (a->o.n_keys == 0) return true;
+    pl_str h = pl_http_header(x, "authorization");
+    if (h.size < 7 || memcmp(h.data, "Bearer ", 7) != 0) return false;
+    pl_hash given = pl_hash_of((pl_bytes){(const uint8_t *)h.data + 7, h.size - 7});
+    bool ok = false;
+    for (size_t i = 0; i < a->o.n_keys; i++) ok |= pl_hash_eq(&given, &a->keys[i]);
+    return ok;
+}
+
+void pl_api_handle(void *api, pl_http_exchange *x)
+{
+    pl_api *a = api;
+    a->n_requests++;
+    pl_str method = pl_http_method(x), path = pl_http_path(x);
+    const char *allow = NULL;
+    pl_error err;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (!pl_str_is(path, routes[i].path)) continue;
+        allow = routes[i].method;
+        bool head = pl_str_is(method, "HEAD") && strcmp(allow, "GET") == 0;
+        if (!head && !pl_str_is(method, allow)) continue;
+        if (!routes[i].open && !authorized(a, x)) {
+            (void)pl_fail(&err, PL_ERR_AUTH, "this server needs an API key: send it as \"Authorization: Bearer KEY\"");
+            respond_fail(a, x, &err, NULL);
+            return;
+        }
+        routes[i].fn(a, x);
+        return;
+    }
+    if (allow) {
+        pl_http_add_header(x, "Allow", allow);
+        (void)pl_fail(&err, PL_ERR_INVALID, "%.*s answers to %s, not to %.*s", PL_STR_ARG(path), allow, PL_STR_ARG(method));
+        respond_error(a, x, 405, &err, NULL);
+        return;
+    }
+    (void)pl_fail(&err, PL_ERR_NOT_FOUND, "there is no %.*s here", PL_STR_ARG(path));
+    respond_fail(a, x, &err, NULL);
+}
+
+pl_status pl_api_new(pl_api **out, const pl_api_options *options, pl_error *err)
+{
+    *out = NULL;
+    pl_api *a = pl_calloc(1, sizeof *a);
+    if (a) a->keys = pl_calloc(options->n_keys ? options->n_keys : 1, sizeof *a->keys);
+    if (!a || !a->keys) {
+        pl_free(a);
+        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the API");
+    }
+    a->o = *options;
+    for (size_t i = 0; i < options->n_keys; i++)
+        a->keys[i] = pl_hash_of((pl_bytes){(const uint8_t *)options->keys[i], strlen(options->keys[i])});
+    pl_rng_seed(&a->ids, pl_random_seed());
+    *out = a;
+    return PL_OK;
+}
+
+void pl_api_free(pl_api *a)
+{
+    if (!a) return;
+    PL_ASSERT(!a->open);
+    pl_free(a->keys);
+    pl_free(a);
+}
