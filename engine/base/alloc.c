@@ -15,9 +15,15 @@ static int admit(void)
 }
 
 /* malloc(0) may give NULL, which our callers read as no memory. */
-static size_t at_least_one(size_t size) { return size ? size : 1; }
+static size_t at_least_one(size_t size)
+{
+    return size ? size : 1;
+}
 
-void *pl_alloc(size_t size) { return admit() ? malloc(at_least_one(size)) : NULL; }
+void *pl_alloc(size_t size)
+{
+    return admit() ? malloc(at_least_one(size)) : NULL;
+}
 
 void *pl_calloc(size_t n, size_t size)
 {
@@ -25,9 +31,15 @@ void *pl_calloc(size_t n, size_t size)
     return n && size ? calloc(n, size) : calloc(1, 1);
 }
 
-void *pl_realloc(void *p, size_t size) { return admit() ? realloc(p, at_least_one(size)) : NULL; }
+void *pl_realloc(void *p, size_t size)
+{
+    return admit() ? realloc(p, at_least_one(size)) : NULL;
+}
 
-void pl_free(void *p) { free(p); }
+void pl_free(void *p)
+{
+    free(p);
+}
 
 void *pl_alloc_aligned(size_t align, size_t size)
 {
@@ -49,8 +61,17 @@ char *pl_strndup(const char *s, size_t n)
     return copy;
 }
 
-char *pl_strdup(const char *s) { return pl_strndup(s, strlen(s)); }
+char *pl_strdup(const char *s)
+{
+    return pl_strndup(s, strlen(s));
+}
 
-uint64_t pl_alloc_count(void) { return atomic_load_explicit(&n_allocs, memory_order_relaxed); }
+uint64_t pl_alloc_count(void)
+{
+    return atomic_load_explicit(&n_allocs, memory_order_relaxed);
+}
 
-void pl_alloc_fail_at(uint64_t n) { atomic_store(&fail_at, n ? pl_alloc_count() + n : 0); }
+void pl_alloc_fail_at(uint64_t n)
+{
+    atomic_store(&fail_at, n ? pl_alloc_count() + n : 0);
+}

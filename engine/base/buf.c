@@ -39,9 +39,15 @@ bool pl_buf_add(pl_buf *b, const void *p, size_t n)
     return true;
 }
 
-bool pl_buf_add_str(pl_buf *b, pl_str s) { return pl_buf_add(b, s.data, s.size); }
+bool pl_buf_add_str(pl_buf *b, pl_str s)
+{
+    return pl_buf_add(b, s.data, s.size);
+}
 
-bool pl_buf_add_u8(pl_buf *b, uint8_t v) { return pl_buf_add(b, &v, 1); }
+bool pl_buf_add_u8(pl_buf *b, uint8_t v)
+{
+    return pl_buf_add(b, &v, 1);
+}
 
 bool pl_buf_add_u16(pl_buf *b, uint16_t v)
 {

@@ -77,8 +77,14 @@ static void advise(pl_bytes part, int advice, bool inner)
     if (to > from) madvise((void *)from, to - from, advice);
 }
 
-void pl_mapped_willneed(pl_bytes part) { advise(part, MADV_WILLNEED, false); }
-void pl_mapped_dontneed(pl_bytes part) { advise(part, MADV_DONTNEED, true); }
+void pl_mapped_willneed(pl_bytes part)
+{
+    advise(part, MADV_WILLNEED, false);
+}
+void pl_mapped_dontneed(pl_bytes part)
+{
+    advise(part, MADV_DONTNEED, true);
+}
 
 pl_status pl_file_read(pl_buf *out, const char *path, size_t max, pl_error *err)
 {
@@ -107,49 +113,79 @@ pl_status pl_file_read(pl_buf *out, const char *path, size_t max, pl_error *err)
     return s;
 }
 
-static pl_status write_all(int fd, pl_bytes data, const char *path, pl_error *err)
+static void forget(pl_file_writer *w)
+{
+    pl_free(w->path);
+    pl_free(w->temp);
+    *w = (pl_file_writer){.fd = -1};
+}
+
+pl_status pl_file_writer_open(pl_file_writer *w, const char *path, unsigned mode, pl_error *err)
+{
+    static _Atomic unsigned number; /* two threads may write the same path; one of them wins */
+    *w = (pl_file_writer){.fd = -1};
+    size_t size = strlen(path) + 48;
+    w->path = pl_strdup(path);
+    w->temp = pl_alloc(size);
+    if (!w->path || !w->temp) {
+        forget(w);
+        return pl_fail(err, PL_ERR_NO_MEMORY, "%s: out of memory", path);
+    }
+    snprintf(w->temp, size, "%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&number, 1));
+    unlink(w->temp); /* left by a process that had our number and died */
+    w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
+    if (w->fd >= 0) return PL_OK;
+    pl_status s = fail_errno(err, path, "cannot be created", errno);
+    forget(w);
+    return s;
+}
+
+pl_status pl_file_writer_add(pl_file_writer *w, pl_bytes data, pl_error *err)
 {
     for (size_t done = 0; done < data.size;) {
-        ssize_t n = write(fd, data.data + done, data.size - done);
+        ssize_t n = write(w->fd, data.data + done, data.size - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_errno(err, path, "cannot be written", errno);
+        if (n < 0) return fail_errno(err, w->path, "cannot be written", errno);
         done += (size_t)n;
     }
-    if (fsync(fd) != 0) return fail_errno(err, path, "cannot be synced", errno);
     return PL_OK;
+}
+
+pl_status pl_file_writer_commit(pl_file_writer *w, pl_error *err)
+{
+    if (fsync(w->fd) != 0) return fail_errno(err, w->path, "cannot be synced", errno);
+    int e = close(w->fd) == 0 ? 0 : errno;
+    w->fd = -1;
+    if (e) return fail_errno(err, w->path, "cannot be closed", e);
+    if (rename(w->temp, w->path) != 0) return fail_errno(err, w->path, "cannot be renamed into place", errno);
+    /* The new name is safe once its directory is. Some file systems refuse this, and then it is as safe as they make
+     * it. */
+    char *slash = strrchr(w->temp, '/');
+    if (slash) slash[slash == w->temp] = 0;
+    int dir = open(slash ? w->temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir >= 0) {
+        fsync(dir);
+        close(dir);
+    }
+    forget(w);
+    return PL_OK;
+}
+
+void pl_file_writer_abort(pl_file_writer *w)
+{
+    if (!w->path) return;
+    if (w->fd >= 0) close(w->fd);
+    unlink(w->temp);
+    forget(w);
 }
 
 pl_status pl_file_write(const char *path, pl_bytes data, unsigned mode, pl_error *err)
 {
-    static _Atomic unsigned number; /* two threads may write the same path; one of them wins */
-    size_t size = strlen(path) + 48;
-    char *temp = pl_alloc(size);
-    if (!temp) return pl_fail(err, PL_ERR_NO_MEMORY, "%s: out of memory", path);
-    snprintf(temp, size, "%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&number, 1));
-    unlink(temp); /* left by a process that had our number and died */
-    pl_status s;
-    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
-    if (fd < 0) {
-        s = fail_errno(err, path, "cannot be created", errno);
-        pl_free(temp);
-        return s;
-    }
-    s = write_all(fd, data, path, err);
-    if (close(fd) != 0 && s == PL_OK) s = fail_errno(err, path, "cannot be closed", errno);
-    if (s == PL_OK && rename(temp, path) != 0) s = fail_errno(err, path, "cannot be renamed into place", errno);
-    if (s != PL_OK) {
-        unlink(temp);
-    } else {
-        /* The new name is safe once its directory is. Some file systems refuse this, and then it is as safe as they make it. */
-        char *slash = strrchr(temp, '/');
-        if (slash) slash[slash == temp] = 0;
-        int dir = open(slash ? temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir >= 0) {
-            fsync(dir);
-            close(dir);
-        }
-    }
-    pl_free(temp);
+    pl_file_writer w;
+    PL_TRY(pl_file_writer_open(&w, path, mode, err));
+    pl_status s = pl_file_writer_add(&w, data, err);
+    if (s == PL_OK) s = pl_file_writer_commit(&w, err);
+    pl_file_writer_abort(&w);
     return s;
 }
 
@@ -174,4 +210,7 @@ pl_status pl_mkdirs(const char *path, pl_error *err)
     return s;
 }
 
-bool pl_file_exists(const char *path) { return access(path, F_OK) == 0; }
+bool pl_file_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}

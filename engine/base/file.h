@@ -20,6 +20,18 @@ void pl_mapped_dontneed(pl_bytes part);
 PL_MUST_CHECK pl_status pl_file_read(pl_buf *out, const char *path, size_t max, pl_error *err);
 /* Writes to a temporary name beside path, syncs, renames: path has the old bytes or the new ones. mode: 0600, 0644. */
 PL_MUST_CHECK pl_status pl_file_write(const char *path, pl_bytes data, unsigned mode, pl_error *err);
+
+/* The same in pieces: open, add as often as needed, commit. Until then path has the old bytes. abort gives up and removes the
+ * temporary file; after a commit, or on a writer that is all zero, it does nothing. A commit that failed is followed by abort. */
+typedef struct pl_file_writer {
+    int fd;
+    char *path, *temp; /* NULL: not open */
+} pl_file_writer;
+PL_MUST_CHECK pl_status pl_file_writer_open(pl_file_writer *w, const char *path, unsigned mode, pl_error *err);
+PL_MUST_CHECK pl_status pl_file_writer_add(pl_file_writer *w, pl_bytes data, pl_error *err);
+PL_MUST_CHECK pl_status pl_file_writer_commit(pl_file_writer *w, pl_error *err);
+void pl_file_writer_abort(pl_file_writer *w);
+
 /* mkdir -p with mode 0700 for what is new. */
 PL_MUST_CHECK pl_status pl_mkdirs(const char *path, pl_error *err);
 bool pl_file_exists(const char *path);

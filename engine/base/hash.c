@@ -6,9 +6,13 @@
 _Static_assert(sizeof(crypto_generichash_state) <= sizeof(pl_hasher), "pl_hasher is too small");
 _Static_assert(_Alignof(pl_hasher) >= _Alignof(crypto_generichash_state), "pl_hasher is aligned too loosely");
 
-/* The functions of libsodium that are used here need no sodium_init: they have no state, and cannot fail for these sizes. */
+/* The functions of libsodium that are used here need no sodium_init: they have no state, and cannot fail for these
+ * sizes. */
 
-static crypto_generichash_state *state(pl_hasher *h) { return (crypto_generichash_state *)(void *)h->opaque; }
+static crypto_generichash_state *state(pl_hasher *h)
+{
+    return (crypto_generichash_state *)(void *)h->opaque;
+}
 
 pl_hash pl_hash_of(pl_bytes data)
 {
@@ -48,9 +52,15 @@ bool pl_hash_parse(pl_str hex, pl_hash *out)
     return true;
 }
 
-void pl_hasher_init(pl_hasher *h) { crypto_generichash_init(state(h), NULL, 0, PL_HASH_SIZE); }
+void pl_hasher_init(pl_hasher *h)
+{
+    crypto_generichash_init(state(h), NULL, 0, PL_HASH_SIZE);
+}
 
-void pl_hasher_add(pl_hasher *h, pl_bytes data) { crypto_generichash_update(state(h), data.data, data.size); }
+void pl_hasher_add(pl_hasher *h, pl_bytes data)
+{
+    crypto_generichash_update(state(h), data.data, data.size);
+}
 
 pl_hash pl_hasher_done(pl_hasher *h)
 {
@@ -59,4 +69,7 @@ pl_hash pl_hasher_done(pl_hasher *h)
     return out;
 }
 
-uint64_t pl_checksum(pl_bytes data, uint64_t seed) { return XXH3_64bits_withSeed(data.data, data.size, seed); }
+uint64_t pl_checksum(pl_bytes data, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data.data, data.size, seed);
+}

@@ -12,9 +12,15 @@
 #define DEPTH_MAX 512u /* of arrays and objects in each other: our recursion and jansson's stay small */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static void use_our_heap(void) { json_set_alloc_funcs(pl_alloc, pl_free); }
+static void use_our_heap(void)
+{
+    json_set_alloc_funcs(pl_alloc, pl_free);
+}
 /* Called by every maker: jansson must not have allocated before. */
-static void setup(void) { pthread_once(&once, use_our_heap); }
+static void setup(void)
+{
+    pthread_once(&once, use_our_heap);
+}
 
 /* The deepest nesting in text, which need not be JSON. */
 static size_t depth_of(pl_str text)
@@ -41,10 +47,10 @@ pl_status pl_json_parse(pl_json **out, pl_str text, pl_error *err)
 {
     setup();
     *out = NULL;
-    if (depth_of(text) > DEPTH_MAX)
-        return pl_fail(err, PL_ERR_FORMAT, "JSON: nested deeper than %u levels", DEPTH_MAX);
+    if (depth_of(text) > DEPTH_MAX) return pl_fail(err, PL_ERR_FORMAT, "JSON: nested deeper than %u levels", DEPTH_MAX);
     json_error_t e;
-    *out = json_loadb(text.data ? text.data : "", text.size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    *out = json_loadb(text.data ? text.data : "", text.size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
+                      &e);
     if (*out) return PL_OK;
     if (json_error_code(&e) == json_error_out_of_memory) return pl_fail(err, PL_ERR_NO_MEMORY, "JSON: out of memory");
     return pl_fail(err, PL_ERR_FORMAT, "JSON: line %d, column %d: %s", e.line, e.column, e.text);
@@ -149,11 +155,23 @@ pl_status pl_json_write(const pl_json *v, int indent, pl_buf *out, pl_error *err
     return pl_fail(err, PL_ERR_INVALID, "JSON: nested deeper than %u levels", DEPTH_MAX);
 }
 
-void pl_json_free(pl_json *v) { json_decref(v); }
-pl_json *pl_json_ref(pl_json *v) { return json_incref(v); }
+void pl_json_free(pl_json *v)
+{
+    json_decref(v);
+}
+pl_json *pl_json_ref(pl_json *v)
+{
+    return json_incref(v);
+}
 
-pl_json *pl_json_null(void) { return json_null(); }
-pl_json *pl_json_bool(bool b) { return json_boolean(b); }
+pl_json *pl_json_null(void)
+{
+    return json_null();
+}
+pl_json *pl_json_bool(bool b)
+{
+    return json_boolean(b);
+}
 
 pl_json *pl_json_int(int64_t i)
 {
@@ -198,8 +216,14 @@ pl_json *pl_json_object(void)
     return json_object();
 }
 
-bool pl_json_append(pl_json *array, pl_json *v) { return json_array_append_new(array, v) == 0; }
-bool pl_json_set(pl_json *object, const char *key, pl_json *v) { return json_object_set_new(object, key, v) == 0; }
+bool pl_json_append(pl_json *array, pl_json *v)
+{
+    return json_array_append_new(array, v) == 0;
+}
+bool pl_json_set(pl_json *object, const char *key, pl_json *v)
+{
+    return json_object_set_new(object, key, v) == 0;
+}
 
 pl_json_kind pl_json_type(const pl_json *v)
 {
@@ -217,18 +241,36 @@ pl_json_kind pl_json_type(const pl_json *v)
     return PL_JSON_NULL;
 }
 
-size_t pl_json_size(const pl_json *v) { return json_is_array(v) ? json_array_size(v) : json_object_size(v); }
-pl_json *pl_json_at(const pl_json *array, size_t i) { return json_array_get(array, i); }
-pl_json *pl_json_get(const pl_json *object, const char *key) { return json_object_get(object, key); }
+size_t pl_json_size(const pl_json *v)
+{
+    return json_is_array(v) ? json_array_size(v) : json_object_size(v);
+}
+pl_json *pl_json_at(const pl_json *array, size_t i)
+{
+    return json_array_get(array, i);
+}
+pl_json *pl_json_get(const pl_json *object, const char *key)
+{
+    return json_object_get(object, key);
+}
 
 pl_str pl_json_str(const pl_json *v)
 {
     return json_is_string(v) ? (pl_str){json_string_value(v), json_string_length(v)} : PL_STR("");
 }
 
-int64_t pl_json_i64(const pl_json *v) { return json_integer_value(v); }
-double pl_json_f64(const pl_json *v) { return json_number_value(v); }
-bool pl_json_is_true(const pl_json *v) { return json_is_true(v); }
+int64_t pl_json_i64(const pl_json *v)
+{
+    return json_integer_value(v);
+}
+double pl_json_f64(const pl_json *v)
+{
+    return json_number_value(v);
+}
+bool pl_json_is_true(const pl_json *v)
+{
+    return json_is_true(v);
+}
 
 bool pl_json_next(const pl_json *object, void **iter, pl_str *key, pl_json **value)
 {

@@ -36,7 +36,10 @@ bool pl_log_level_parse(const char *word, pl_log_level *out)
     return false;
 }
 
-bool pl_log_on(pl_log_level level) { return (int)level <= atomic_load_explicit(&max_level, memory_order_relaxed); }
+bool pl_log_on(pl_log_level level)
+{
+    return (int)level <= atomic_load_explicit(&max_level, memory_order_relaxed);
+}
 
 /* A line in the making. What does not fit is dropped; the line's end always fits. */
 typedef struct line {

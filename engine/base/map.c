@@ -1,5 +1,6 @@
 /* Linear probing with removal by shifting back, at most three quarters full. Short keys stand in the entry itself,
- * longer ones on the heap. The hash is SipHash-2-4 (through libsodium), whose collisions nobody can choose without its key. */
+ * longer ones on the heap. The hash is SipHash-2-4 (through libsodium), whose collisions nobody can choose without its
+ * key. */
 #include "engine/base/map.h"
 
 #include <sodium.h>

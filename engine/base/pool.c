@@ -25,13 +25,14 @@
 #include "engine/base/alloc.h"
 #include "engine/base/sys.h"
 
-#define CACHE_LINE     64
-#define THREADS_MAX    1024 /* above any machine of today; bounds what a typing error can start */
-#define BUDGET_NS      1000 /* per step of `poll`: 50 us at its default, about what a sleep and a wake cost together */
-#define MISSES_MAX     3    /* budgets spent in vain before spinning is put aside: one or two may be a page fault elsewhere */
-#define REST_MIN       16   /* waits without spinning after that, doubled each time it was in vain again */
-#define REST_MAX       1024
-#define CHECKS_PER_LOOK 32  /* loads between two looks at the clock, which costs about as much as ten of them */
+#define CACHE_LINE  64
+#define THREADS_MAX 1024 /* above any machine of today; bounds what a typing error can start */
+#define BUDGET_NS   1000 /* per step of `poll`: 50 us at its default, about what a sleep and a wake cost together */
+#define MISSES_MAX  3 /* budgets spent in vain before spinning is put aside: one or two may be a page fault elsewhere  \
+                       */
+#define REST_MIN        16 /* waits without spinning after that, doubled each time it was in vain again */
+#define REST_MAX        1024
+#define CHECKS_PER_LOOK 32 /* loads between two looks at the clock, which costs about as much as ten of them */
 
 /* What threads wait for: a number that changes. */
 typedef struct event {
@@ -65,8 +66,8 @@ struct pl_pool {
     worker *workers;
 };
 
-/* How well spinning went of late. One per thread for barriers and one for the gaps between jobs: a pool that idles between
- * steps has not learned anything about its barriers. */
+/* How well spinning went of late. One per thread for barriers and one for the gaps between jobs: a pool that idles
+ * between steps has not learned anything about its barriers. */
 typedef struct habit {
     uint32_t misses, rest, next_rest;
 } habit;
@@ -94,7 +95,10 @@ static void cpu_relax(void)
 #endif
 }
 
-static bool changed(event *e, uint32_t from) { return atomic_load_explicit(&e->value, memory_order_acquire) != from; }
+static bool changed(event *e, uint32_t from)
+{
+    return atomic_load_explicit(&e->value, memory_order_acquire) != from;
+}
 
 static bool may_spin(habit *h)
 {
@@ -163,9 +167,13 @@ void pl_team_barrier(pl_team *t)
     wait_for_change(&t->passed, passed, t->budget_ns, &barrier_habit);
 }
 
-int64_t pl_team_next(pl_team *t) { return atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed); }
+int64_t pl_team_next(pl_team *t)
+{
+    return atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
+}
 
-/* Binds the calling thread to the i-th processor of the process's mask, in a circle. Advice only: a container may forbid it. */
+/* Binds the calling thread to the i-th processor of the process's mask, in a circle. Advice only: a container may
+ * forbid it. */
 static void pin_to(int i)
 {
     cpu_set_t one;
@@ -249,7 +257,10 @@ void pl_pool_free(pl_pool *p)
     pl_free(p);
 }
 
-int pl_pool_threads(const pl_pool *p) { return p->n; }
+int pl_pool_threads(const pl_pool *p)
+{
+    return p->n;
+}
 
 void pl_pool_run(pl_pool *p, void (*fn)(pl_team *team, int i_thread, int n_threads, void *user), void *user)
 {

@@ -22,7 +22,10 @@ void pl_rng_seed(pl_rng *r, uint64_t seed)
     for (int i = 0; i < 4; i++) r->s[i] = mix(seed += GOLDEN);
 }
 
-static uint64_t rotl(uint64_t x, int k) { return x << k | x >> (64 - k); }
+static uint64_t rotl(uint64_t x, int k)
+{
+    return x << k | x >> (64 - k);
+}
 
 uint64_t pl_rng_u64(pl_rng *r)
 {
@@ -47,9 +50,15 @@ uint64_t pl_rng_below(pl_rng *r, uint64_t n)
     return x % n;
 }
 
-static double unit(uint64_t x) { return (double)(x >> 11) * 0x1p-53; }
+static double unit(uint64_t x)
+{
+    return (double)(x >> 11) * 0x1p-53;
+}
 
-double pl_rng_f64(pl_rng *r) { return unit(pl_rng_u64(r)); }
+double pl_rng_f64(pl_rng *r)
+{
+    return unit(pl_rng_u64(r));
+}
 
 double pl_rng_gauss(pl_rng *r)
 {
@@ -75,6 +84,7 @@ uint64_t pl_random_seed(void)
 {
     uint64_t seed;
     /* Up to 256 bytes come whole or not at all. Without them (a very early boot) the clock has to do. */
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = mix(pl_now_ns() ^ (uint64_t)pl_wall_us() << 20);
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        seed = mix(pl_now_ns() ^ (uint64_t)pl_wall_us() << 20);
     return seed;
 }

@@ -84,7 +84,8 @@ static void walk_up(char *dir, size_t keep, bool v2, visit *fn, void *user)
 }
 
 /* Visits the cgroups that hold this process, for the v1 controller or the v2 tree: limits above bind as well. In a
- * container the path may be that of the host, which is not mounted; then only the mount point answers, and is visited. */
+ * container the path may be that of the host, which is not mounted; then only the mount point answers, and is visited.
+ */
 static void each_cgroup(const char *root, const char *controller, visit *fn, void *user)
 {
     char path[4096];
@@ -173,7 +174,10 @@ static uint64_t rlimit_left(int resource, const char *used_field)
     return r.rlim_cur > used ? r.rlim_cur - used : 0;
 }
 
-uint64_t pl_sys_memory_total(void) { return pl_sys_memory_total_at(""); }
+uint64_t pl_sys_memory_total(void)
+{
+    return pl_sys_memory_total_at("");
+}
 
 uint64_t pl_sys_memory_available(void)
 {
@@ -303,7 +307,8 @@ pl_status pl_parse_size(pl_str text, uint64_t *out, pl_error *err)
     while (i < text.size && text.data[i] == ' ') i++;
     uint64_t factor = unit_factor((pl_str){text.data + i, text.size - i});
     if (!digits || !factor)
-        return pl_fail(err, PL_ERR_INVALID, "\"%.*s\" is not a size: write it like 4096, 200MiB or 1.5G", PL_STR_ARG(text));
+        return pl_fail(err, PL_ERR_INVALID, "\"%.*s\" is not a size: write it like 4096, 200MiB or 1.5G",
+                       PL_STR_ARG(text));
     unsigned __int128 bytes = whole > UINT64_MAX ? whole : whole * factor + part * factor / scale;
     if (bytes > UINT64_MAX) return pl_fail(err, PL_ERR_INVALID, "\"%.*s\" is too large a size", PL_STR_ARG(text));
     *out = (uint64_t)bytes;

@@ -9,8 +9,14 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa)
     pl_cpu_ops_portable(k);
     pl_cpu_mm_portable(k);
 #if defined(__x86_64__)
-    if (isa & PL_ISA_AVX2) pl_cpu_mm_avx2(k);
-    if (isa & PL_ISA_AVX512) pl_cpu_mm_avx512(k);
+    if (isa & PL_ISA_AVX2) {
+        pl_cpu_ops_avx2(k);
+        pl_cpu_mm_avx2(k);
+    }
+    if (isa & PL_ISA_AVX512) {
+        pl_cpu_ops_avx512(k);
+        pl_cpu_mm_avx512(k);
+    }
     if (isa & PL_ISA_AVX512_VNNI) pl_cpu_mm_avx512_vnni(k);
 #endif
 }

@@ -17,12 +17,16 @@ typedef enum pl_gguf_kind { /* the numbers are the file's */
     PL_GGUF_BOOL, PL_GGUF_STRING, PL_GGUF_ARRAY, PL_GGUF_U64, PL_GGUF_I64, PL_GGUF_F64, PL_GGUF_KIND_COUNT
 } pl_gguf_kind;
 
+/* "u32", "string"; "?" for what is no kind. */
+const char *pl_gguf_kind_name(pl_gguf_kind kind);
+
 /* One metadata entry, or one element of an array. */
 typedef struct pl_gguf_value {
     pl_gguf_kind kind;
     pl_gguf_kind elem;   /* of an array */
     uint64_t n;          /* elements of an array */
     pl_bytes raw;        /* the value's bytes: the number, the text, or the array's elements as they stand in the file */
+    bool len32;          /* of a version 1 file: lengths inside raw have 32 bits instead of 64 */
 } pl_gguf_value;
 
 typedef struct pl_gguf_tensor {

@@ -45,12 +45,19 @@ uint16_t pl_f32_to_f16(float f)
 uint16_t pl_f32_to_bf16(float f)
 {
     uint32_t u = bits_of(f);
-    if ((u & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(u >> 16 | 0x40); /* cutting a NaN's payload could make infinity */
+    if ((u & 0x7FFFFFFF) > 0x7F800000)
+        return (uint16_t)(u >> 16 | 0x40); /* cutting a NaN's payload could make infinity */
     return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
-void pl_f32_to_float(const void *src, float *dst, int64_t n) { memcpy(dst, src, (size_t)n * sizeof *dst); }
-void pl_f32_from_float(const float *src, void *dst, int64_t n) { memcpy(dst, src, (size_t)n * sizeof *src); }
+void pl_f32_to_float(const void *src, float *dst, int64_t n)
+{
+    memcpy(dst, src, (size_t)n * sizeof *dst);
+}
+void pl_f32_from_float(const float *src, void *dst, int64_t n)
+{
+    memcpy(dst, src, (size_t)n * sizeof *src);
+}
 
 void pl_f16_to_float(const void *src, float *dst, int64_t n)
 {

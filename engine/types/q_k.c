@@ -173,7 +173,8 @@ void pl_q5_k_from_float(const float *src, void *dst, int64_t n)
 }
 
 /* Where the bits of element i of a Q6_K block are. Each half of 128 elements has 64 bytes of low and 32 of high bits:
- * element l + 32 * r of the half has its low bits in byte l + 32 * (r % 2), half r / 2, and its high bits in byte l at 2 * r. */
+ * element l + 32 * r of the half has its low bits in byte l + 32 * (r % 2), half r / 2, and its high bits in byte l at
+ * 2 * r. */
 typedef struct place_6 {
     int low_byte, low_shift, high_byte, high_shift;
 } place_6;

@@ -66,7 +66,8 @@ static uint32_t pack(const int q[N], uint8_t *qs)
     return high;
 }
 
-/* The element of the largest magnitude gets the number -zero, which the other sign does not have: so d has its sign, turned. */
+/* The element of the largest magnitude gets the number -zero, which the other sign does not have: so d has its sign,
+ * turned. */
 static float encode_symmetric(const float *x, int zero, int q[N])
 {
     float extreme = 0, largest = 0;
@@ -98,7 +99,8 @@ static float encode_offset(const float *x, int q_max, int q[N], float *m)
 void pl_q4_0_to_float(const void *src, float *dst, int64_t n)
 {
     const uint8_t *b = src;
-    for (int64_t at = 0; at < n; at += N, b += 2 + 16) decode_symmetric(b + 2, 0, 8, pl_f16_to_f32(pl_get_u16(b)), dst + at);
+    for (int64_t at = 0; at < n; at += N, b += 2 + 16)
+        decode_symmetric(b + 2, 0, 8, pl_f16_to_f32(pl_get_u16(b)), dst + at);
 }
 
 void pl_q4_0_from_float(const float *src, void *dst, int64_t n)
@@ -151,7 +153,8 @@ void pl_q5_1_to_float(const void *src, float *dst, int64_t n)
 {
     const uint8_t *b = src;
     for (int64_t at = 0; at < n; at += N, b += 8 + 16)
-        decode_offset(b + 8, pl_get_u32(b + 4), pl_f16_to_f32(pl_get_u16(b)), pl_f16_to_f32(pl_get_u16(b + 2)), dst + at);
+        decode_offset(b + 8, pl_get_u32(b + 4), pl_f16_to_f32(pl_get_u16(b)), pl_f16_to_f32(pl_get_u16(b + 2)),
+                      dst + at);
 }
 
 void pl_q5_1_from_float(const float *src, void *dst, int64_t n)

@@ -32,7 +32,10 @@ static const pl_type_info rows[PL_TYPE_COUNT] = {
     ROW_INT(I64, 8, i64),
 };
 
-const pl_type_info *pl_type_get(uint32_t type) { return type < PL_TYPE_COUNT && rows[type].name ? &rows[type] : NULL; }
+const pl_type_info *pl_type_get(uint32_t type)
+{
+    return type < PL_TYPE_COUNT && rows[type].name ? &rows[type] : NULL;
+}
 
 const char *pl_type_name(pl_type type)
 {
@@ -40,7 +43,10 @@ const char *pl_type_name(pl_type type)
     return t ? t->name : "?";
 }
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+static char lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
 
 bool pl_type_parse(pl_str name, pl_type *out)
 {

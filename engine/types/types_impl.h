@@ -42,4 +42,7 @@ static inline int pl_round_within(float v, int low, int high)
 }
 
 /* 1 / v, or 0 where that has no use. */
-static inline float pl_inverse(float v) { return v != 0 ? 1.0f / v : 0.0f; }
+static inline float pl_inverse(float v)
+{
+    return v != 0 ? 1.0f / v : 0.0f;
+}

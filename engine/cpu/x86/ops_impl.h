@@ -1,0 +1,301 @@
+/* The kernels of kernels.h on v16, for each file of an x86 instruction set to include once. Private to engine/cpu/x86. */
+#pragma once
+
+#include "engine/cpu/x86/v16_impl.h"
+
+#if defined(V16_FN)
+
+#include <math.h>
+#include <stdbool.h>
+
+#include "engine/cpu/kernels.h"
+
+/* How many query rows, and how many v16 of a value row, attention keeps in registers: products of both are accumulators. */
+#if defined(__AVX512F__)
+enum { ATTN_ROWS = 4, ATTN_WIDTH = 4 };
+#else
+enum { ATTN_ROWS = 2, ATTN_WIDTH = 2 };
+#endif
+enum { PAGE = 32 };
+
+static inline void v_rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+{
+    v16 s = v16_zero();
+    int64_t i;
+    int tail = (int)(n % 16);
+    for (i = 0; i + 16 <= n; i += 16) {
+        v16 a = v16_load(x + i);
+        s = v16_add(s, v16_mul(a, a));
+    }
+    if (tail) {
+        v16 a = v16_load_n(x + i, tail); /* adding +0 to the other sums, which are never -0, changes nothing */
+        s = v16_add(s, v16_mul(a, a));
+    }
+    v16 r = v16_set1(1.0f / sqrtf(v16_sum(s) / (float)n + eps));
+    for (i = 0; i + 16 <= n; i += 16) {
+        v16 a = v16_mul(v16_load(x + i), r);
+        v16_store(y + i, w ? v16_mul(a, v16_load(w + i)) : a);
+    }
+    if (tail) {
+        v16 a = v16_mul(v16_load_n(x + i, tail), r);
+        v16_store_n(y + i, w ? v16_mul(a, v16_load_n(w + i, tail)) : a, tail);
+    }
+}
+
+/* Elementwise kernels: e is the result for the lanes a of the first and b of the second source. */
+#define V16_MAP2(name, e)                                                                                              \
+    static inline void name(float *y, const float *pa, const float *pb, int64_t n)                                     \
+    {                                                                                                                  \
+        int64_t i;                                                                                                     \
+        for (i = 0; i + 16 <= n; i += 16) {                                                                            \
+            v16 a = v16_load(pa + i), b = v16_load(pb + i);                                                            \
+            v16_store(y + i, e);                                                                                       \
+        }                                                                                                              \
+        if (i < n) {                                                                                                   \
+            v16 a = v16_load_n(pa + i, (int)(n - i)), b = v16_load_n(pb + i, (int)(n - i));                            \
+            v16_store_n(y + i, e, (int)(n - i));                                                                       \
+        }                                                                                                              \
+    }
+#define V16_MAP1(name, e)                                                                                              \
+    static inline void name(float *y, const float *pa, int64_t n)                                                      \
+    {                                                                                                                  \
+        int64_t i;                                                                                                     \
+        for (i = 0; i + 16 <= n; i += 16) {                                                                            \
+            v16 a = v16_load(pa + i);                                                                                  \
+            v16_store(y + i, e);                                                                                       \
+        }                                                                                                              \
+        if (i < n) {                                                                                                   \
+            v16 a = v16_load_n(pa + i, (int)(n - i));                                                                  \
+            v16_store_n(y + i, e, (int)(n - i));                                                                       \
+        }                                                                                                              \
+    }
+
+V16_MAP2(v_add, v16_add(a, b))
+V16_MAP2(v_mul, v16_mul(a, b))
+V16_MAP2(v_swiglu, v16_mul(v16_silu(a), b))
+V16_MAP1(v_exp, v16_exp(a))
+V16_MAP1(v_silu, v16_silu(a))
+
+static inline void v_scale(float *y, const float *x, float s, int64_t n)
+{
+    v16 by = v16_set1(s);
+    int64_t i;
+    for (i = 0; i + 16 <= n; i += 16) v16_store(y + i, v16_mul(v16_load(x + i), by));
+    if (i < n) v16_store_n(y + i, v16_mul(v16_load_n(x + i, (int)(n - i)), by), (int)(n - i));
+}
+
+static inline void v_f16_to_f32(float *y, const uint16_t *x, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i + 16 <= n; i += 16) v16_store(y + i, v16_load_f16(x + i));
+    if (i < n) v16_store_n(y + i, v16_load_f16_n(x + i, (int)(n - i)), (int)(n - i));
+}
+
+static inline void v_f32_to_f16(uint16_t *y, const float *x, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i + 16 <= n; i += 16) v16_store_f16(y + i, v16_load(x + i));
+    if (i < n) v16_store_f16_n(y + i, v16_load_n(x + i, (int)(n - i)), (int)(n - i));
+}
+
+static inline void v_rope_rest(float *y, const float *x, int64_t n_rot, int64_t d_head)
+{
+    if (y != x && d_head > n_rot) memcpy(y + n_rot, x + n_rot, (size_t)(d_head - n_rot) * sizeof *y);
+}
+
+/* A lane and its neighbour are a couple: the product with the sine goes in crosswise. */
+static inline void v_rope_norm(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot,
+                               int64_t d_head, int64_t n_head)
+{
+    for (int64_t h = 0; h < n_head; h++, x += x_stride, y += y_stride) {
+        for (int64_t i = 0; i < n_rot; i += 16) {
+            int n = n_rot - i < 16 ? (int)(n_rot - i) : 16;
+            v16 t = v16_load_n(cs + i, n), a = v16_load_n(x + i, n);
+            v16 c = v16_mul(a, v16_dup_even(t)), s = v16_mul(v16_swap_pairs(a), v16_dup_odd(t));
+            v16_store_n(y + i, v16_addsub(c, s), n);
+        }
+        v_rope_rest(y, x, n_rot, d_head);
+    }
+}
+
+static inline void v_rope_neox(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot,
+                               int64_t d_head, int64_t n_head)
+{
+    int64_t half = n_rot / 2;
+    for (int64_t i = 0; i < half; i += 16) {
+        int n = half - i < 16 ? (int)(half - i) : 16;
+        float pairs[32] = {0};
+        const float *t = cs + 2 * i;
+        if (n < 16) {
+            memcpy(pairs, t, 2 * (size_t)n * sizeof *t);
+            t = pairs;
+        }
+        v16 c, s;
+        v16_load_pairs(t, &c, &s);
+        for (int64_t h = 0; h < n_head; h++) {
+            const float *xh = x + (size_t)h * x_stride + i;
+            float *yh = y + (size_t)h * y_stride + i;
+            v16 x0 = v16_load_n(xh, n), x1 = v16_load_n(xh + half, n);
+            v16_store_n(yh, v16_sub(v16_mul(x0, c), v16_mul(x1, s)), n);
+            v16_store_n(yh + half, v16_add(v16_mul(x0, s), v16_mul(x1, c)), n);
+        }
+    }
+    for (int64_t h = 0; h < n_head; h++) v_rope_rest(y + (size_t)h * y_stride, x + (size_t)h * x_stride, n_rot, d_head);
+}
+
+/* Lanes at element i of a tile, which is of f16 or f32. */
+V16_FN v16 v_tile_load(const void *p, int64_t i, bool half)
+{
+    return half ? v16_load_f16((const uint16_t *)p + i) : v16_load((const float *)p + i);
+}
+V16_FN v16 v_tile_load_n(const void *p, int64_t i, int n, bool half)
+{
+    return half ? v16_load_f16_n((const uint16_t *)p + i, n) : v16_load_n((const float *)p + i, n);
+}
+
+/* p[r] = the scores of rows 0 to n - 1 (n is a constant where this is inlined), then their softmax weights; a[r]: what acc is scaled by. */
+V16_FN void v_attn_weights(float p[][PAGE], float *a, const void *k, bool half, const float *q, float *m, float *l,
+                           const int32_t *n_pos, const int n, int d_head, float scale)
+{
+    v16 s0[ATTN_ROWS], s1[ATTN_ROWS];
+    for (int r = 0; r < n; r++) s0[r] = s1[r] = v16_zero();
+    for (int d = 0; d < d_head; d++) {
+        v16 k0 = v_tile_load(k, d * PAGE, half), k1 = v_tile_load(k, d * PAGE + 16, half);
+        for (int r = 0; r < n; r++) {
+            v16 b = v16_set1(q[r * d_head + d]);
+            s0[r] = v16_fma(b, k0, s0[r]);
+            s1[r] = v16_fma(b, k1, s1[r]);
+        }
+    }
+    const v16 by = v16_set1(scale), none = v16_set1(-INFINITY);
+    float fall[16] = {0};
+    for (int r = 0; r < n; r++) {
+        s0[r] = v16_mul(s0[r], by);
+        s1[r] = v16_mul(s1[r], by);
+        if (n_pos[r] < PAGE) {
+            s0[r] = v16_first(s0[r], none, n_pos[r] < 16 ? n_pos[r] : 16);
+            s1[r] = v16_first(s1[r], none, n_pos[r] < 16 ? 0 : n_pos[r] - 16);
+        }
+        float top = v16_max_of(v16_max(s0[r], s1[r]));
+        float m_new = m[r] > top ? m[r] : top;
+        fall[r] = m[r] - m_new;
+        m[r] = m_new;
+    }
+    v16_store(fall, v16_exp(v16_load(fall)));
+    for (int r = 0; r < n; r++) {
+        v16 shift = v16_set1(m[r]);
+        v16 p0 = v16_exp(v16_sub(s0[r], shift)), p1 = v16_exp(v16_sub(s1[r], shift));
+        v16_store(p[r], p0);
+        v16_store(p[r] + 16, p1);
+        a[r] = fall[r];
+        l[r] = l[r] * a[r] + v16_sum(v16_add(p0, p1));
+    }
+}
+
+/* width v16 of the values from element d on, positions first to end - 1, into rows 0 to n - 1. a NULL: acc is not scaled. */
+V16_FN void v_attn_values(float *acc, const float p[][PAGE], const float *a, const void *v, bool half, int first, int end,
+                          const int n, int d_head, int d, const int width)
+{
+    v16 s[ATTN_ROWS][ATTN_WIDTH];
+    for (int r = 0; r < n; r++)
+        for (int w = 0; w < width; w++) {
+            s[r][w] = v16_load(acc + r * d_head + d + 16 * w);
+            if (a) s[r][w] = v16_mul(s[r][w], v16_set1(a[r]));
+        }
+    for (int j = first; j < end; j++) {
+        v16 x[ATTN_WIDTH];
+        for (int w = 0; w < width; w++) x[w] = v_tile_load(v, j * d_head + d + 16 * w, half);
+        for (int r = 0; r < n; r++) {
+            v16 b = v16_set1(p[r][j]);
+            for (int w = 0; w < width; w++) s[r][w] = v16_fma(b, x[w], s[r][w]);
+        }
+    }
+    for (int r = 0; r < n; r++)
+        for (int w = 0; w < width; w++) v16_store(acc + r * d_head + d + 16 * w, s[r][w]);
+}
+
+/* All of the head's dimension: as wide as registers allow, then one v16 at a time, then what is left. */
+V16_FN void v_attn_all_values(float *acc, const float p[][PAGE], const float *a, const void *v, bool half, int first, int end,
+                              const int n, int d_head)
+{
+    int d = 0;
+    for (; d + 16 * ATTN_WIDTH <= d_head; d += 16 * ATTN_WIDTH)
+        v_attn_values(acc, p, a, v, half, first, end, n, d_head, d, ATTN_WIDTH);
+    for (; d + 16 <= d_head; d += 16) v_attn_values(acc, p, a, v, half, first, end, n, d_head, d, 1);
+    int rest = d_head - d;
+    if (rest == 0) return;
+    for (int r = 0; r < n; r++) {
+        v16 s = v16_load_n(acc + r * d_head + d, rest);
+        if (a) s = v16_mul(s, v16_set1(a[r]));
+        for (int j = first; j < end; j++) s = v16_fma(v16_set1(p[r][j]), v_tile_load_n(v, j * d_head + d, rest, half), s);
+        v16_store_n(acc + r * d_head + d, s, rest);
+    }
+}
+
+/* n query rows, at most ATTN_ROWS; positions that not all of them see are added row by row, since even a weight of 0 would
+ * change a sum (0 * NaN, -0 + 0). */
+V16_FN void v_attn_rows(const void *k, const void *v, bool half, const float *q, float *acc, float *m, float *l,
+                        const int32_t *n_pos, const int n, int d_head, float scale)
+{
+    float p[ATTN_ROWS][PAGE], a[ATTN_ROWS];
+    v_attn_weights(p, a, k, half, q, m, l, n_pos, n, d_head, scale);
+    int all = n_pos[0];
+    for (int r = 1; r < n; r++) all = n_pos[r] < all ? n_pos[r] : all;
+    v_attn_all_values(acc, (const float(*)[PAGE])p, a, v, half, 0, all, n, d_head);
+    for (int r = 0; r < n; r++)
+        if (n_pos[r] > all)
+            v_attn_all_values(acc + r * d_head, (const float(*)[PAGE])(p + r), NULL, v, half, all, n_pos[r], 1, d_head);
+}
+
+V16_FN void v_attn_tile(const void *k, const void *v, bool half, const float *q, float *acc, float *m, float *l,
+                        const int32_t *n_pos, int n, int d_head, float scale)
+{
+    while (n > 0) {
+        int done = n < ATTN_ROWS ? n : ATTN_ROWS;
+        switch (done) {
+        case 1: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 1, d_head, scale); break;
+        case 2: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 2, d_head, scale); break;
+#if defined(__AVX512F__)
+        case 3: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 3, d_head, scale); break;
+        case 4: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 4, d_head, scale); break;
+#endif
+        }
+        q += done * d_head;
+        acc += done * d_head;
+        m += done;
+        l += done;
+        n_pos += done;
+        n -= done;
+    }
+}
+
+static inline void v_attn_tile_f32(const float *k, const float *v, const float *q, float *acc, float *m, float *l,
+                                   const int32_t *n_pos, int n, int d_head, float scale)
+{
+    v_attn_tile(k, v, false, q, acc, m, l, n_pos, n, d_head, scale);
+}
+
+static inline void v_attn_tile_f16(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
+                                   const int32_t *n_pos, int n, int d_head, float scale)
+{
+    v_attn_tile(k, v, true, q, acc, m, l, n_pos, n, d_head, scale);
+}
+
+static inline void v_install(pl_cpu_kernels *k)
+{
+    k->rms_norm = v_rms_norm;
+    k->add = v_add;
+    k->mul = v_mul;
+    k->scale = v_scale;
+    k->exp = v_exp;
+    k->silu = v_silu;
+    k->swiglu = v_swiglu;
+    k->rope_norm = v_rope_norm;
+    k->rope_neox = v_rope_neox;
+    k->f16_to_f32 = v_f16_to_f32;
+    k->f32_to_f16 = v_f32_to_f16;
+    k->attn_tile_f32 = v_attn_tile_f32;
+    k->attn_tile_f16 = v_attn_tile_f16;
+}
+
+#endif
