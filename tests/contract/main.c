@@ -2,10 +2,12 @@
 #include <stdlib.h>
 
 Suite *kernels_suite(void);
+Suite *ops_suite(void);
 
 int main(void)
 {
     SRunner *r = srunner_create(kernels_suite());
+    srunner_add_suite(r, ops_suite());
     srunner_run_all(r, CK_ENV);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);

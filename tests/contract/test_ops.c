@@ -1,0 +1,538 @@
+/* Operators through the backend: against float64 over random shapes, strides and views; and one transformer layer whose every
+ * row must have the same bits for any instruction set, number of threads, micro-batch, block table and weight layout. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/alloc.h"
+#include "engine/base/rng.h"
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/pack.h"
+#include "tests/contract/sets.h"
+
+Suite *ops_suite(void);
+
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        pl_error err_ = {0}, *err = &err_;                                                                             \
+        ck_assert_msg((call) == PL_OK, "%s: %s", #call, err_.text);                                                    \
+    } while (0)
+
+/* A pool and a backend for one instruction set. */
+typedef struct machine {
+    pl_pool *pool;
+    pl_backend *b;
+} machine;
+
+static machine machine_start(const char *isa, int n_threads)
+{
+    machine m;
+    OK(pl_pool_new(&m.pool, (pl_pool_options){.n_threads = n_threads, .poll = -1}, err));
+    setenv("PACELINE_ISA", isa, 1);
+    OK(pl_cpu_backend_new(&m.b, m.pool, err));
+    unsetenv("PACELINE_ISA");
+    return m;
+}
+
+static void machine_stop(machine *m)
+{
+    m->b->vt->free(m->b);
+    pl_pool_free(m->pool);
+}
+
+/* A graph that is planned and bound to memory of its own. */
+typedef struct ready {
+    pl_graph *g;
+    pl_backend_buffer *buf;
+    void *scratch;
+} ready;
+
+static ready make_ready(const machine *m, pl_graph_ctx *c, pl_tensor **outputs, int n)
+{
+    ready r;
+    size_t peak;
+    OK(pl_graph_build(&r.g, c, outputs, n, err));
+    OK(pl_graph_plan(r.g, m->b->alignment, &peak, err));
+    OK(m->b->vt->buffer_new(m->b, peak, &r.buf, err));
+    pl_graph_bind(r.g, m->b->vt->buffer_base(r.buf));
+    for (int i = 0; i < pl_graph_n_nodes(r.g); i++) ck_assert(m->b->vt->supports(m->b, pl_graph_node(r.g, i)));
+    size_t n_scratch = m->b->vt->scratch(m->b, r.g);
+    r.scratch = pl_alloc_aligned(64, n_scratch ? n_scratch : 64);
+    ck_assert_ptr_nonnull(r.scratch);
+    return r;
+}
+
+static void run_ready(const machine *m, ready *r) { OK(m->b->vt->compute(m->b, r->g, r->scratch, err)); }
+
+static void free_ready(const machine *m, ready *r)
+{
+    m->b->vt->buffer_free(m->b, r->buf);
+    pl_free(r->scratch);
+}
+
+/* --- Single operators against float64 --- */
+
+static float *element(const pl_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3)
+{
+    return (float *)(void *)((uint8_t *)t->data + (size_t)i0 * t->nb[0] + (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3]);
+}
+
+#define EACH_ROW(t, i1, i2, i3)                                                                                        \
+    for (int64_t i3 = 0; i3 < (t)->ne[3]; i3++)                                                                        \
+        for (int64_t i2 = 0; i2 < (t)->ne[2]; i2++)                                                                    \
+            for (int64_t i1 = 0; i1 < (t)->ne[1]; i1++)
+
+/* A random f32 input, or a random window into a larger one, or with its outer dimensions exchanged. */
+static pl_tensor *some_source(pl_graph_ctx *c, pl_rng *r, const int64_t ne[4], pl_tensor **leaf)
+{
+    int kind = (int)pl_rng_below(r, 3);
+    if (kind == 0) return *leaf = pl_new_input(c, PL_TYPE_F32, 4, ne, "a");
+    if (kind == 1) {
+        int64_t big[4];
+        for (int i = 0; i < 4; i++) big[i] = ne[i] + (int64_t)pl_rng_below(r, 3);
+        *leaf = pl_new_input(c, PL_TYPE_F32, 4, big, "larger");
+        size_t offset = 0;
+        for (int i = 0; i < 4; i++) offset += pl_rng_below(r, (uint64_t)(big[i] - ne[i] + 1)) * (*leaf)->nb[i];
+        return pl_view(c, *leaf, 4, ne, (*leaf)->nb, offset);
+    }
+    *leaf = pl_new_input(c, PL_TYPE_F32, 4, (int64_t[]){ne[0], ne[3], ne[1], ne[2]}, "turned");
+    return pl_permute(c, *leaf, 0, 3, 1, 2);
+}
+
+static void fill(pl_rng *r, pl_tensor *t)
+{
+    float *x = t->data;
+    for (int64_t i = 0; i < pl_tensor_elements(t); i++) x[i] = (float)pl_rng_gauss(r);
+}
+
+START_TEST(row_operators_agree_with_float64_on_any_strides)
+{
+    pl_rng r;
+    pl_rng_seed(&r, (uint64_t)_i);
+    machine m = machine_start("avx512vnni", 1 + _i % 3);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    int64_t ne[4] = {1 + (int64_t)pl_rng_below(&r, 90), 1 + (int64_t)pl_rng_below(&r, 5), 1 + (int64_t)pl_rng_below(&r, 4), 1 + (int64_t)pl_rng_below(&r, 3)};
+    int64_t nb[4];
+    for (int i = 0; i < 4; i++) nb[i] = pl_rng_below(&r, 3) ? ne[i] : 1;
+    pl_tensor *leaf[4];
+    pl_tensor *a = some_source(c, &r, ne, &leaf[0]), *b = some_source(c, &r, nb, &leaf[1]), *same = some_source(c, &r, ne, &leaf[2]);
+    pl_tensor *w = leaf[3] = pl_new_input(c, PL_TYPE_F32, 1, ne, "w");
+    pl_tensor *out[] = {
+        pl_add(c, a, b),      pl_mul(c, a, b),         pl_scale(c, a, 0.37f), pl_silu(c, a), pl_swiglu(c, a, same), pl_rms_norm(c, a, w, 1e-5f),
+        pl_rms_norm(c, a, NULL, 1e-6f), pl_copy(c, a, PL_TYPE_F32), pl_copy(c, a, PL_TYPE_F16), pl_copy(c, pl_permute(c, a, 2, 1, 0, 3), PL_TYPE_F32),
+        pl_copy(c, pl_copy(c, a, PL_TYPE_BF16), PL_TYPE_F32)};
+    enum { N = sizeof out / sizeof out[0] };
+    ready g = make_ready(&m, c, out, N);
+    for (int i = 0; i < 4; i++) fill(&r, leaf[i]);
+    run_ready(&m, &g);
+    EACH_ROW(a, i1, i2, i3)
+    {
+        double squares = 0;
+        for (int64_t i0 = 0; i0 < ne[0]; i0++) squares += pow(*element(a, i0, i1, i2, i3), 2);
+        for (int64_t i0 = 0; i0 < ne[0]; i0++) {
+            double x = *element(a, i0, i1, i2, i3), s = *element(same, i0, i1, i2, i3), ww = *element(w, i0, 0, 0, 0);
+            double y = *element(b, i0 % nb[0], i1 % nb[1], i2 % nb[2], i3 % nb[3]), silu = x / (1 + exp(-x));
+            double want[N] = {x + y, x * y, x * (double)0.37f, silu, silu * s, x / sqrt(squares / (double)ne[0] + 1e-5) * ww,
+                              x / sqrt(squares / (double)ne[0] + 1e-6), x, x, x, x};
+            for (int o = 0; o < N; o++) {
+                double got;
+                if (o == 8)
+                    got = pl_f16_to_f32(*(uint16_t *)(void *)element(out[o], i0, i1, i2, i3));
+                else if (o == 9)
+                    got = *element(out[o], i2, i1, i0, i3);
+                else
+                    got = *element(out[o], i0, i1, i2, i3);
+                double tol = o == 8 ? 5e-4 : o == 10 ? 4e-3 : 2e-6;
+                ck_assert_msg(fabs(got - want[o]) <= tol * (fabs(want[o]) + (o == 0 ? fabs(x) : 0)) + 1e-7, "output %d: %g, not %g", o, got, want[o]);
+            }
+        }
+    }
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+END_TEST
+
+START_TEST(rows_are_found_in_tables_of_any_type_and_layout)
+{
+    static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0, PL_TYPE_Q4_1,
+                                    PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K};
+    enum { K = 512, ROWS = 37, N = 9 };
+    pl_type type = types[_i];
+    pl_rng r;
+    pl_rng_seed(&r, 40 + (uint64_t)_i);
+    machine m = machine_start("avx512vnni", 2);
+    int64_t ne[4] = {K, ROWS, 1, 1};
+    size_t row = pl_type_row_size(type, K), size = row * ROWS;
+    uint8_t *plain = pl_alloc(size), *packed = pl_alloc(size), *back = pl_alloc(size);
+    static float x[ROWS][K], want[K];
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < K; k++) x[i][k] = (float)pl_rng_gauss(&r);
+    if (pl_type_get(type)->from_float) {
+        for (int i = 0; i < ROWS; i++) pl_type_get(type)->from_float(x[i], plain + (size_t)i * row, K);
+    } else { /* any bytes are a block, but NaN is not equal to itself: take small exponents for the half floats */
+        for (size_t i = 0; i < size; i++) plain[i] = (uint8_t)pl_rng_below(&r, 0x3c);
+    }
+    pl_layout best = m.b->vt->best_layout(m.b, type, ne);
+    m.b->vt->pack(m.b, best, type, ne, plain, packed, 16, ROWS);
+    m.b->vt->pack(m.b, best, type, ne, plain, packed, 0, 16);
+    m.b->vt->unpack(m.b, best, type, ne, packed, back, 0, ROWS);
+    ck_assert_mem_eq(back, plain, size);
+
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    pl_tensor *ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){N}, "ids");
+    pl_tensor *out[] = {pl_get_rows(c, pl_new_weight(c, type, PL_LAYOUT_PLAIN, 2, ne, plain, "plain"), ids),
+                        pl_get_rows(c, pl_new_weight(c, type, best, 2, ne, packed, "packed"), ids)};
+    ready g = make_ready(&m, c, out, 2);
+    int32_t *id = ids->data;
+    for (int i = 0; i < N; i++) id[i] = (int32_t)pl_rng_below(&r, ROWS);
+    id[0] = ROWS - 1;
+    run_ready(&m, &g);
+    for (int i = 0; i < N; i++) {
+        pl_type_get(type)->to_float(plain + (size_t)id[i] * row, want, K);
+        for (int o = 0; o < 2; o++) ck_assert_int_eq(first_difference((float *)out[o]->data + i * K, want, K), -1);
+    }
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+    pl_free(plain);
+    pl_free(packed);
+    pl_free(back);
+}
+END_TEST
+
+/* --- One layer, many ways --- */
+
+enum { SEQS = 3, LEN = 75, PAGES = (LEN + PL_KV_PAGE - 1) / PL_KV_PAGE, BLOCKS = SEQS * PAGES + 2 };
+
+typedef struct layer {
+    int n_embd, d_head, n_head, n_head_kv, n_ff, n_rot;
+    bool neox;
+    pl_type kv_type, w_type;
+    float *w[7];         /* q k v o gate up down, as f32 */
+    void *plain[7];      /* as w_type */
+    int64_t ne[7][4];
+    float *norm[2], *x;  /* x [SEQS][LEN][n_embd] */
+    float *table;        /* [LEN][n_rot] */
+} layer;
+
+static void layer_make(layer *l, uint64_t seed)
+{
+    pl_rng r;
+    pl_rng_seed(&r, seed);
+    static const pl_type w_types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_Q8_0, PL_TYPE_Q4_1};
+    static const int heads[][2] = {{6, 2}, {3, 3}, {8, 1}, {4, 2}};
+    int h = (int)pl_rng_below(&r, 4);
+    l->d_head = seed % 2 ? 32 : 8;
+    l->n_head = heads[h][0];
+    l->n_head_kv = heads[h][1];
+    l->n_embd = 96;
+    l->n_ff = 160;
+    l->n_rot = seed % 3 ? l->d_head : l->d_head / 2;
+    l->neox = pl_rng_below(&r, 2);
+    l->kv_type = pl_rng_below(&r, 2) ? PL_TYPE_F16 : PL_TYPE_F32;
+    l->w_type = w_types[pl_rng_below(&r, 4)];
+    if (l->d_head == 8) l->w_type = PL_TYPE_F32; /* 8 * n_head is not always whole blocks */
+    int q = l->d_head * l->n_head, kv = l->d_head * l->n_head_kv;
+    const int shape[7][2] = {{l->n_embd, q}, {l->n_embd, kv}, {l->n_embd, kv}, {q, l->n_embd}, {l->n_embd, l->n_ff}, {l->n_embd, l->n_ff}, {l->n_ff, l->n_embd}};
+    for (int i = 0; i < 7; i++) {
+        int64_t k = shape[i][0], n = shape[i][1];
+        l->ne[i][0] = k;
+        l->ne[i][1] = n;
+        l->ne[i][2] = l->ne[i][3] = 1;
+        l->w[i] = pl_alloc((size_t)(k * n) * sizeof(float));
+        for (int64_t j = 0; j < k * n; j++) l->w[i][j] = (float)(pl_rng_gauss(&r) / sqrt((double)k));
+        l->plain[i] = pl_alloc(pl_type_row_size(l->w_type, k) * (size_t)n);
+        pl_type_get(l->w_type)->from_float(l->w[i], l->plain[i], k * n);
+        pl_type_get(l->w_type)->to_float(l->plain[i], l->w[i], k * n);
+    }
+    for (int i = 0; i < 2; i++) {
+        l->norm[i] = pl_alloc((size_t)l->n_embd * sizeof(float));
+        for (int j = 0; j < l->n_embd; j++) l->norm[i][j] = 1 + 0.1f * (float)pl_rng_gauss(&r);
+    }
+    l->x = pl_alloc(sizeof(float) * (size_t)(SEQS * LEN * l->n_embd));
+    for (int i = 0; i < SEQS * LEN * l->n_embd; i++) l->x[i] = (float)pl_rng_gauss(&r);
+    l->table = pl_alloc(sizeof(float) * (size_t)(LEN * l->n_rot));
+    for (int p = 0; p < LEN; p++)
+        for (int i = 0; i < l->n_rot / 2; i++) {
+            double a = p * pow(10000, -2.0 * i / l->n_rot);
+            l->table[p * l->n_rot + 2 * i] = (float)cos(a);
+            l->table[p * l->n_rot + 2 * i + 1] = (float)sin(a);
+        }
+}
+
+static void layer_free(layer *l)
+{
+    for (int i = 0; i < 7; i++) {
+        pl_free(l->w[i]);
+        pl_free(l->plain[i]);
+    }
+    pl_free(l->norm[0]);
+    pl_free(l->norm[1]);
+    pl_free(l->x);
+    pl_free(l->table);
+}
+
+/* How to run it. rows_max: the largest micro-batch; mix: rows of all sequences in turn, else one sequence after the other. */
+typedef struct way {
+    const char *isa;
+    int n_threads, rows_max;
+    bool mix, packed;
+    uint64_t seed; /* of block tables and batch sizes; 0: batches of exactly rows_max */
+} way;
+
+typedef struct layer_graph {
+    pl_graph_ctx *c;
+    pl_tensor *x, *table, *slots, *pos, *tables, *y;
+    ready r;
+} layer_graph;
+
+static layer_graph layer_graph_make(const layer *l, const machine *m, void *const weights[7], pl_layout layout, void *kv_bytes, int n)
+{
+    layer_graph g;
+    OK(pl_graph_ctx_new(&g.c, err));
+    pl_graph_ctx *c = g.c;
+    pl_tensor *w[7];
+    for (int i = 0; i < 7; i++) w[i] = pl_new_weight(c, l->w_type, layout, 2, l->ne[i], weights[i], "w");
+    pl_tensor *norm[2];
+    for (int i = 0; i < 2; i++) norm[i] = pl_new_weight(c, PL_TYPE_F32, PL_LAYOUT_PLAIN, 1, (int64_t[]){l->n_embd}, l->norm[i], "norm");
+    pl_tensor *kv = pl_new_weight(c, l->kv_type, PL_LAYOUT_PLAIN, 2, (int64_t[]){2 * PL_KV_PAGE * l->d_head * l->n_head_kv, BLOCKS}, kv_bytes, "kv");
+    g.x = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){l->n_embd, n}, "x");
+    g.table = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){l->n_rot, n}, "table");
+    g.slots = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){n}, "slots");
+    g.pos = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){n}, "pos");
+    g.tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){PAGES, n}, "tables");
+
+    pl_tensor *h = pl_rms_norm(c, g.x, norm[0], 1e-5f);
+    pl_tensor *q = pl_reshape(c, pl_mul_mat(c, w[0], h), 3, (int64_t[]){l->d_head, l->n_head, n});
+    pl_tensor *k = pl_reshape(c, pl_mul_mat(c, w[1], h), 3, (int64_t[]){l->d_head, l->n_head_kv, n});
+    pl_tensor *v = pl_reshape(c, pl_mul_mat(c, w[2], h), 3, (int64_t[]){l->d_head, l->n_head_kv, n});
+    q = pl_rope(c, q, g.table, l->n_rot, l->neox);
+    k = pl_rope(c, k, g.table, l->n_rot, l->neox);
+    kv = pl_kv_store(c, kv, k, v, g.slots);
+    pl_tensor *a = pl_attention(c, q, kv, g.pos, g.tables, 1.0f / sqrtf((float)l->d_head));
+    pl_tensor *x = pl_add(c, g.x, pl_mul_mat(c, w[3], a));
+    h = pl_rms_norm(c, x, norm[1], 1e-5f);
+    h = pl_swiglu(c, pl_mul_mat(c, w[4], h), pl_mul_mat(c, w[5], h));
+    g.y = pl_add(c, x, pl_mul_mat(c, w[6], h));
+    g.r = make_ready(m, c, &g.y, 1);
+    return g;
+}
+
+/* All rows of all sequences, in micro-batches; y [SEQS][LEN][n_embd]. */
+static void layer_run(const layer *l, way how, float *y)
+{
+    machine m = machine_start(how.isa, how.n_threads);
+    pl_rng r;
+    pl_rng_seed(&r, how.seed);
+    void *weights[7];
+    pl_layout layout = PL_LAYOUT_PLAIN;
+    for (int i = 0; i < 7; i++) {
+        weights[i] = l->plain[i];
+        if (!how.packed) continue;
+        layout = PL_LAYOUT_R16;
+        weights[i] = pl_alloc(pl_type_row_size(l->w_type, l->ne[i][0]) * (size_t)l->ne[i][1]);
+        m.b->vt->pack(m.b, layout, l->w_type, l->ne[i], l->plain[i], weights[i], 0, l->ne[i][1]);
+    }
+    size_t kv_size = (size_t)(2 * PL_KV_PAGE * l->d_head * l->n_head_kv) * BLOCKS * pl_type_get(l->kv_type)->bytes;
+    void *kv = pl_alloc(kv_size);
+    memset(kv, how.seed % 2 ? 0xff : 0, kv_size); /* NaN where nothing was stored */
+    int32_t block[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) block[i] = i;
+    if (how.seed)
+        for (int i = BLOCKS - 1; i > 0; i--) {
+            int j = (int)pl_rng_below(&r, (uint64_t)i + 1);
+            int32_t t = block[i];
+            block[i] = block[j];
+            block[j] = t;
+        }
+    int order[SEQS * LEN], n_total = SEQS * LEN;
+    for (int i = 0; i < n_total; i++) order[i] = how.mix ? i % SEQS * LEN + i / SEQS : i;
+    for (int done = 0; done < n_total;) {
+        int n = how.seed ? 1 + (int)pl_rng_below(&r, (uint64_t)how.rows_max) : how.rows_max;
+        if (n > n_total - done) n = n_total - done;
+        layer_graph g = layer_graph_make(l, &m, weights, layout, kv, n);
+        for (int i = 0; i < n; i++) {
+            int seq = order[done + i] / LEN, pos = order[done + i] % LEN;
+            memcpy((float *)g.x->data + i * l->n_embd, l->x + order[done + i] * l->n_embd, (size_t)l->n_embd * sizeof(float));
+            memcpy((float *)g.table->data + i * l->n_rot, l->table + pos * l->n_rot, (size_t)l->n_rot * sizeof(float));
+            int32_t *table = (int32_t *)g.tables->data + i * PAGES;
+            memcpy(table, block + seq * PAGES, PAGES * sizeof *table);
+            for (int p = pos / PL_KV_PAGE + 1; p < PAGES; p++) table[p] = -1; /* may not be looked at */
+            ((int32_t *)g.pos->data)[i] = pos;
+            ((int32_t *)g.slots->data)[i] = table[pos / PL_KV_PAGE] * PL_KV_PAGE + pos % PL_KV_PAGE;
+        }
+        uint64_t before = pl_alloc_count();
+        run_ready(&m, &g.r);
+        ck_assert_uint_eq(pl_alloc_count(), before); /* computing allocates nothing */
+        for (int i = 0; i < n; i++)
+            memcpy(y + order[done + i] * l->n_embd, (float *)g.y->data + i * l->n_embd, (size_t)l->n_embd * sizeof(float));
+        free_ready(&m, &g.r);
+        pl_graph_ctx_free(g.c);
+        done += n;
+    }
+    pl_free(kv);
+    if (how.packed)
+        for (int i = 0; i < 7; i++) pl_free(weights[i]);
+    machine_stop(&m);
+}
+
+START_TEST(a_row_has_the_same_bits_whatever_runs_it_and_whatever_is_beside_it)
+{
+    layer l;
+    layer_make(&l, (uint64_t)_i);
+    size_t n = (size_t)(SEQS * LEN * l.n_embd);
+    float *want = pl_alloc(n * sizeof *want), *got = pl_alloc(n * sizeof *got);
+    layer_run(&l, (way){.isa = "portable", .n_threads = 1, .rows_max = SEQS * LEN}, want);
+    for (size_t i = 0; i < n; i++) ck_assert(isfinite(want[i]));
+    pl_isa isa;
+    const char *word;
+    for (int s = 0; set_at(s, &isa, &word); s++) {
+        uint64_t seed = 10 * (uint64_t)_i + (uint64_t)s;
+        const way ways[] = {
+            {word, 1, SEQS * LEN, false, true, 0},        {word, 3, SEQS * LEN, true, false, 2 * seed + 1},
+            {word, 2, 1, true, true, 0},                  {word, 2, 20, true, true, 2 * seed + 2},
+            {word, 1, 7, false, false, 2 * seed + 3},
+        };
+        for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+            layer_run(&l, ways[w], got);
+            int64_t at = first_difference(got, want, (int64_t)n);
+            ck_assert_msg(at < 0, "layer %d, %s, way %zu: sequence %d position %d column %d: %a, not %a", _i, word, w,
+                          (int)(at / l.n_embd / LEN), (int)(at / l.n_embd % LEN), (int)(at % l.n_embd), (double)got[at], (double)want[at]);
+        }
+    }
+    pl_free(want);
+    pl_free(got);
+    layer_free(&l);
+}
+END_TEST
+
+/* out[n] = w [k, n] times x, in float64 */
+static void times(const float *w, const double *x, int64_t k, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = 0;
+        for (int64_t j = 0; j < k; j++) out[i] += w[i * k + j] * x[j];
+    }
+}
+
+static void normed(const double *x, const float *w, int n, double *out)
+{
+    double s = 0;
+    for (int i = 0; i < n; i++) s += x[i] * x[i];
+    for (int i = 0; i < n; i++) out[i] = x[i] / sqrt(s / n + 1e-5) * w[i];
+}
+
+static void rotate(const layer *l, double *x, int n_head, int pos)
+{
+    for (int h = 0; h < n_head; h++)
+        for (int j = 0; j < l->n_rot / 2; j++) {
+            double *a = x + h * l->d_head + (l->neox ? j : 2 * j), *b = a + (l->neox ? l->n_rot / 2 : 1);
+            double c = l->table[pos * l->n_rot + 2 * j], s = l->table[pos * l->n_rot + 2 * j + 1], a0 = *a;
+            *a = a0 * c - *b * s;
+            *b = a0 * s + *b * c;
+        }
+}
+
+START_TEST(a_layer_agrees_with_float64)
+{
+    enum { WIDE = 512 };
+    layer l;
+    layer_make(&l, (uint64_t)_i);
+    size_t n = (size_t)(SEQS * LEN * l.n_embd);
+    float *got = pl_alloc(n * sizeof *got);
+    layer_run(&l, (way){.isa = "avx512vnni", .n_threads = 2, .rows_max = 33, .mix = true, .packed = true, .seed = 5}, got);
+    static double k[LEN][WIDE], v[LEN][WIDE];
+    int dq = l.d_head * l.n_head, dkv = l.d_head * l.n_head_kv;
+    double dot = 0, gg = 0, ww = 0, worst = 0;
+    for (int p = 0; p < LEN; p++) { /* the second sequence */
+        double x[WIDE], h[WIDE], q[WIDE], a[WIDE] = {0}, t[WIDE], u[WIDE];
+        const float *row = l.x + (LEN + p) * l.n_embd;
+        for (int i = 0; i < l.n_embd; i++) x[i] = row[i];
+        normed(x, l.norm[0], l.n_embd, h);
+        times(l.w[0], h, l.n_embd, dq, q);
+        times(l.w[1], h, l.n_embd, dkv, k[p]);
+        times(l.w[2], h, l.n_embd, dkv, v[p]);
+        rotate(&l, q, l.n_head, p);
+        rotate(&l, k[p], l.n_head_kv, p);
+        for (int e = 0; e < l.n_head; e++) {
+            int kv = e / (l.n_head / l.n_head_kv) * l.d_head;
+            double score[LEN], top = -INFINITY, sum = 0;
+            for (int j = 0; j <= p; j++) {
+                score[j] = 0;
+                for (int d = 0; d < l.d_head; d++) score[j] += q[e * l.d_head + d] * k[j][kv + d];
+                score[j] /= sqrt(l.d_head);
+                top = fmax(top, score[j]);
+            }
+            for (int j = 0; j <= p; j++) sum += score[j] = exp(score[j] - top);
+            for (int j = 0; j <= p; j++)
+                for (int d = 0; d < l.d_head; d++) a[e * l.d_head + d] += score[j] / sum * v[j][kv + d];
+        }
+        times(l.w[3], a, dq, l.n_embd, t);
+        for (int i = 0; i < l.n_embd; i++) x[i] += t[i];
+        normed(x, l.norm[1], l.n_embd, h);
+        times(l.w[4], h, l.n_embd, l.n_ff, t);
+        times(l.w[5], h, l.n_embd, l.n_ff, u);
+        for (int i = 0; i < l.n_ff; i++) u[i] *= t[i] / (1 + exp(-t[i]));
+        times(l.w[6], u, l.n_ff, l.n_embd, t);
+        for (int i = 0; i < l.n_embd; i++) {
+            double want = x[i] + t[i], have = got[(LEN + p) * l.n_embd + i];
+            dot += want * have;
+            gg += have * have;
+            ww += want * want;
+            worst = fmax(worst, fabs(want - have));
+        }
+    }
+    /* Float weights and cache leave rounding alone; a half-float cache and 8-bit activations add their own steps. */
+    bool exact = l.kv_type == PL_TYPE_F32 && (l.w_type == PL_TYPE_F32 || l.w_type == PL_TYPE_F16);
+    ck_assert_double_ge(dot / sqrt(gg * ww), exact ? 0.9999999 : 0.9995);
+    if (exact) ck_assert_double_le(worst, 1e-4);
+    pl_free(got);
+    layer_free(&l);
+}
+END_TEST
+
+START_TEST(rows_without_a_position_store_nothing_and_give_zeros)
+{
+    enum { D = 16 };
+    machine m = machine_start("avx512vnni", 2);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    static float cache[2 * PL_KV_PAGE * D * 2];
+    memset(cache, 0, sizeof cache);
+    pl_tensor *kv = pl_new_weight(c, PL_TYPE_F32, PL_LAYOUT_PLAIN, 2, (int64_t[]){2 * PL_KV_PAGE * D, 2}, cache, "kv");
+    pl_tensor *k = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){D, 1, 2}, "k"), *slots = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){2}, "slots");
+    pl_tensor *pos = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){2}, "pos"), *tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){1, 2}, "tables");
+    pl_tensor *y = pl_attention(c, k, pl_kv_store(c, kv, k, k, slots), pos, tables, 1);
+    ready g = make_ready(&m, c, &y, 1);
+    for (int i = 0; i < 2 * D; i++) ((float *)k->data)[i] = (float)(i + 1);
+    memcpy(slots->data, (int32_t[]){-1, PL_KV_PAGE}, 8);
+    memcpy(pos->data, (int32_t[]){-1, 0}, 8);
+    memcpy(tables->data, (int32_t[]){-1, 1}, 8);
+    run_ready(&m, &g);
+    for (int i = 0; i < 2 * PL_KV_PAGE * D; i++) ck_assert_float_eq(cache[i], 0);
+    for (int i = 0; i < D; i++) {
+        ck_assert_float_eq(((float *)y->data)[i], 0);
+        ck_assert_float_eq(((float *)y->data)[D + i], (float)(D + i + 1));
+    }
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+END_TEST
+
+Suite *ops_suite(void)
+{
+    Suite *s = suite_create("ops");
+    TCase *c = tcase_create("operators");
+    tcase_set_timeout(c, 240);
+    tcase_add_loop_test(c, row_operators_agree_with_float64_on_any_strides, 0, 60);
+    tcase_add_loop_test(c, rows_are_found_in_tables_of_any_type_and_layout, 0, 11);
+    tcase_add_loop_test(c, a_row_has_the_same_bits_whatever_runs_it_and_whatever_is_beside_it, 0, 6);
+    tcase_add_loop_test(c, a_layer_agrees_with_float64, 0, 12);
+    tcase_add_test(c, rows_without_a_position_store_nothing_and_give_zeros);
+    suite_add_tcase(s, c);
+    return s;
+}
