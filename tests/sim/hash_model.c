@@ -1,0 +1,320 @@
+#include "tests/sim/hash_model.h"
+
+#include "engine/base/alloc.h"
+#include "engine/graph/op.h"
+
+#include <inttypes.h>
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    /* The finaliser of splitmix64 (Steele, Lea and Flood 2014) over both: every bit of either reaches all bits. */
+    uint64_t z = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Cheaper, because a row does it once per earlier position; still in order and not commutative. */
+static uint64_t fold(uint64_t sum, uint64_t v) { return (sum ^ v) * 0x2545f4914f6cdd1du + (sum >> 29); }
+
+static uint64_t hash_word(const pl_hash *h) { return pl_get_u64(h->b) ^ pl_get_u64(h->b + 8); }
+
+static uint64_t embed(const hash_weights *w, int32_t token, int32_t pos) { return mix(mix(w->embed, (uint32_t)token), (uint32_t)pos); }
+static uint64_t cached(uint64_t h, uint64_t weight) { return mix(h, weight); }
+static uint64_t layer_out(uint64_t h, uint64_t attention, uint64_t weight, int32_t pos) { return mix(mix(h, attention), mix(weight, (uint32_t)pos)); }
+
+static int32_t sample(const hash_weights *w, uint64_t h, uint64_t history, const pl_sample_params *p, int32_t pos, int32_t n_vocab)
+{
+    uint64_t v = mix(mix(h, w->head), history);
+    if (p->temperature > 0) {
+        uint32_t t;
+        memcpy(&t, &p->temperature, 4);
+        v = mix(mix(v, p->seed), mix((uint64_t)t << 32 | (uint32_t)p->top_k, (uint32_t)pos));
+    }
+    return (int32_t)(v % (uint64_t)n_vocab);
+}
+
+void hash_weights_of(hash_weights *w, const pl_gguf *g, const pl_model_profile *p, int32_t first, int32_t end, const pl_hash *hashes)
+{
+    memset(w, 0, sizeof *w);
+    int32_t n_layer = pl_model_n_layer(p);
+    PL_ASSERT(n_layer <= 64);
+    size_t n = pl_gguf_n_tensors(g);
+    size_t *index = pl_alloc((n + 1) * sizeof *index);
+    PL_ASSERT(index);
+    for (int32_t l = first; l < end; l++) {
+        size_t k = pl_model_stage_tensors(p, l, l + 1, index);
+        uint64_t v = (uint64_t)l + 1;
+        for (size_t i = 0; i < k; i++) v = mix(v, hash_word(&hashes[index[i]]));
+        w->layer[l] = v;
+        if (l == 0) w->embed = mix(v, 101);
+        if (l == n_layer - 1) w->head = mix(v, 102);
+    }
+    pl_free(index);
+}
+
+typedef struct sequence {
+    bool open;
+    int32_t n_pos, n_blocks;
+    int32_t *blocks;  /* [max_blocks] */
+    int32_t *history; /* [n_ctx] */
+    int32_t n_history;
+    pl_sample_params params;
+} sequence;
+
+struct hash_stage {
+    pl_stage_shape shape;
+    hash_weights w;
+    int32_t n_layer, n_embd, n_vocab, max_blocks, n_own;
+    uint64_t *kv;   /* [n_own][n_blocks][PL_KV_PAGE] */
+    int32_t *users; /* of each block */
+    sequence *seqs;
+    /* What a run changes is tried on copies first, so that a refused micro-batch changes nothing. */
+    int32_t *try_users, *try_pos, *try_blocks;
+    bool *try_open;
+};
+
+hash_stage *hash_stage_new(const pl_stage_shape *shape, const pl_model_profile *p, const hash_weights *w)
+{
+    hash_stage *s = pl_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->shape = *shape;
+    s->w = *w;
+    s->n_layer = pl_model_n_layer(p);
+    s->n_embd = pl_model_n_embd(p);
+    s->n_vocab = pl_model_n_vocab(p);
+    s->n_own = shape->layer_end - shape->layer_first;
+    s->max_blocks = (shape->n_ctx + PL_KV_PAGE - 1) / PL_KV_PAGE;
+    s->kv = pl_alloc((size_t)s->n_own * (size_t)shape->n_blocks * PL_KV_PAGE * sizeof *s->kv);
+    s->users = pl_calloc((size_t)shape->n_blocks, sizeof *s->users);
+    s->try_users = pl_calloc((size_t)shape->n_blocks, sizeof *s->try_users);
+    s->try_pos = pl_calloc((size_t)shape->n_seqs, sizeof *s->try_pos);
+    s->try_blocks = pl_calloc((size_t)shape->n_seqs, sizeof *s->try_blocks);
+    s->try_open = pl_calloc((size_t)shape->n_seqs, sizeof *s->try_open);
+    s->seqs = pl_calloc((size_t)shape->n_seqs, sizeof *s->seqs);
+    if (!s->kv || !s->users || !s->try_users || !s->try_pos || !s->try_blocks || !s->try_open || !s->seqs) goto fail;
+    memset(s->kv, 0xa5, (size_t)s->n_own * (size_t)shape->n_blocks * PL_KV_PAGE * sizeof *s->kv);
+    for (int32_t i = 0; i < shape->n_seqs; i++) {
+        s->seqs[i].blocks = pl_calloc((size_t)s->max_blocks, sizeof(int32_t));
+        s->seqs[i].history = pl_calloc((size_t)shape->n_ctx, sizeof(int32_t));
+        if (!s->seqs[i].blocks || !s->seqs[i].history) goto fail;
+    }
+    return s;
+fail:
+    hash_stage_free(s);
+    return NULL;
+}
+
+void hash_stage_free(hash_stage *s)
+{
+    if (!s) return;
+    for (int32_t i = 0; s->seqs && i < s->shape.n_seqs; i++) {
+        pl_free(s->seqs[i].blocks);
+        pl_free(s->seqs[i].history);
+    }
+    pl_free(s->seqs);
+    pl_free(s->kv);
+    pl_free(s->users);
+    pl_free(s->try_users);
+    pl_free(s->try_pos);
+    pl_free(s->try_blocks);
+    pl_free(s->try_open);
+    pl_free(s);
+}
+
+static int32_t blocks_for(int32_t n_pos) { return (n_pos + PL_KV_PAGE - 1) / PL_KV_PAGE; }
+
+/* The checks of one operation, on the try_ arrays. */
+static pl_status try_op(hash_stage *s, const pl_kv_op *op, int32_t i, pl_error *err)
+{
+    if (op->seq < 0 || op->seq >= s->shape.n_seqs)
+        return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d of %d", i, op->seq, s->shape.n_seqs);
+    if (op->kind != PL_KV_OPEN && !s->try_open[op->seq]) return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is not open", i, op->seq);
+    for (int32_t b = 0; b < op->n_blocks; b++)
+        if (op->blocks[b] < 0 || op->blocks[b] >= s->shape.n_blocks)
+            return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d of %d", i, op->blocks[b], s->shape.n_blocks);
+    int32_t *n_blocks = &s->try_blocks[op->seq];
+    switch (op->kind) {
+    case PL_KV_OPEN:
+        if (s->try_open[op->seq]) return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is already open", i, op->seq);
+        if (op->n_tokens > s->shape.n_ctx) return pl_fail(err, PL_ERR_INVALID, "operation %d: %d tokens, context is %d", i, op->n_tokens, s->shape.n_ctx);
+        if (s->shape.layer_end == s->n_layer && !op->params) return pl_fail(err, PL_ERR_INVALID, "operation %d: no sampling parameters", i);
+        s->try_open[op->seq] = true;
+        s->try_pos[op->seq] = 0;
+        *n_blocks = 0;
+        return PL_OK;
+    case PL_KV_EXTEND:
+        if (*n_blocks + op->n_blocks > s->max_blocks)
+            return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d would have %d blocks, at most %d", i, op->seq, *n_blocks + op->n_blocks, s->max_blocks);
+        for (int32_t b = 0; b < op->n_blocks; b++)
+            if (s->try_users[op->blocks[b]]++) return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d is in use", i, op->blocks[b]);
+        *n_blocks += op->n_blocks;
+        return PL_OK;
+    default: /* that forks and truncation are not in the simulated model is a finding, not a crash */
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "operation %d: kind %d is not simulated", i, (int)op->kind);
+    case PL_KV_CLOSE: return PL_OK; /* by the caller, who knows the table */
+    }
+}
+
+/* Blocks of a sequence after the operations before `upto` of this micro-batch: those it had, then those it was given. */
+static void release_tried(hash_stage *s, const pl_micro_batch *mb, int32_t upto)
+{
+    int32_t seq = mb->ops[upto].seq;
+    int32_t from = 0;
+    bool had = s->seqs[seq].open;
+    for (int32_t i = 0; i < upto; i++)
+        if (mb->ops[i].seq == seq && mb->ops[i].kind == PL_KV_CLOSE) from = i + 1, had = false;
+    if (had)
+        for (int32_t b = 0; b < s->seqs[seq].n_blocks; b++) s->try_users[s->seqs[seq].blocks[b]]--;
+    for (int32_t i = from; i < upto; i++)
+        if (mb->ops[i].seq == seq && mb->ops[i].kind == PL_KV_EXTEND)
+            for (int32_t b = 0; b < mb->ops[i].n_blocks; b++) s->try_users[mb->ops[i].blocks[b]]--;
+    s->try_open[seq] = false;
+    s->try_pos[seq] = s->try_blocks[seq] = 0;
+}
+
+static pl_status check(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
+{
+    memcpy(s->try_users, s->users, (size_t)s->shape.n_blocks * sizeof *s->users);
+    for (int32_t i = 0; i < s->shape.n_seqs; i++) {
+        s->try_open[i] = s->seqs[i].open;
+        s->try_pos[i] = s->seqs[i].n_pos;
+        s->try_blocks[i] = s->seqs[i].n_blocks;
+    }
+    for (int32_t i = 0; i < mb->n_ops; i++) {
+        PL_TRY(try_op(s, &mb->ops[i], i, err));
+        if (mb->ops[i].kind == PL_KV_CLOSE) release_tried(s, mb, i);
+    }
+    if (mb->n_rows > s->shape.n_rows) return pl_fail(err, PL_ERR_INVALID, "%d rows, at most %d", mb->n_rows, s->shape.n_rows);
+    for (int32_t r = 0; r < mb->n_rows; r++) {
+        const pl_row *row = &mb->rows[r];
+        if (row->seq < 0 || row->seq >= s->shape.n_seqs || !s->try_open[row->seq]) return pl_fail(err, PL_ERR_INVALID, "row %d: sequence %d is not open", r, row->seq);
+        if (row->pos != s->try_pos[row->seq])
+            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d, expected %d", r, row->pos, row->seq, s->try_pos[row->seq]);
+        if (row->pos >= s->try_blocks[row->seq] * PL_KV_PAGE || row->pos >= s->shape.n_ctx)
+            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d has no block", r, row->pos, row->seq);
+        if (row->token < 0 || row->token >= s->n_vocab) return pl_fail(err, PL_ERR_INVALID, "row %d: token %d of %d", r, row->token, s->n_vocab);
+        s->try_pos[row->seq]++;
+    }
+    return PL_OK;
+}
+
+static void apply(hash_stage *s, const pl_kv_op *op)
+{
+    sequence *q = &s->seqs[op->seq];
+    switch (op->kind) {
+    case PL_KV_OPEN:
+        q->open = true;
+        q->n_pos = q->n_blocks = 0;
+        if (op->params) q->params = *op->params;
+        q->n_history = op->n_tokens;
+        if (op->n_tokens) memcpy(q->history, op->tokens, (size_t)op->n_tokens * sizeof *op->tokens);
+        break;
+    case PL_KV_EXTEND:
+        for (int32_t b = 0; b < op->n_blocks; b++) {
+            q->blocks[q->n_blocks++] = op->blocks[b];
+            s->users[op->blocks[b]]++;
+        }
+        break;
+    case PL_KV_CLOSE:
+        for (int32_t b = 0; b < q->n_blocks; b++) s->users[q->blocks[b]]--;
+        q->open = false;
+        q->n_pos = q->n_blocks = 0;
+        break;
+    default: PL_ASSERT(false);
+    }
+}
+
+/* Sixteen bits per float are exact; the floats behind the first four repeat the value in another form, so that a row put together from two is seen. */
+static void put_hidden(float *out, int32_t n_embd, uint64_t h)
+{
+    for (int32_t i = 0; i < n_embd; i++) {
+        uint64_t v = i < 4 ? h >> (16 * i) : mix(h, (uint64_t)i);
+        out[i] = (float)(v & 0xffff);
+    }
+}
+
+static pl_status get_hidden(const float *in, int32_t n_embd, int32_t row, uint64_t *h, pl_error *err)
+{
+    *h = 0;
+    for (int32_t i = 0; i < 4; i++) *h |= (uint64_t)in[i] << (16 * i);
+    for (int32_t i = 4; i < n_embd; i++)
+        if ((uint64_t)in[i] != (mix(*h, (uint64_t)i) & 0xffff)) return pl_fail(err, PL_ERR_INVALID, "row %d: torn at element %d", row, i);
+    return PL_OK;
+}
+
+pl_status hash_stage_run(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
+{
+    PL_TRY(check(s, mb, err));
+    bool first = s->shape.layer_first == 0, last = s->shape.layer_end == s->n_layer;
+    if (!first)
+        for (int32_t r = 0; r < mb->n_rows; r++) {
+            uint64_t h;
+            PL_TRY(get_hidden(mb->hidden_in + (size_t)r * (size_t)s->n_embd, s->n_embd, r, &h, err));
+        }
+    for (int32_t i = 0; i < mb->n_ops; i++) apply(s, &mb->ops[i]);
+    int32_t n_sampled = 0;
+    for (int32_t r = 0; r < mb->n_rows; r++) {
+        const pl_row *row = &mb->rows[r];
+        sequence *q = &s->seqs[row->seq];
+        uint64_t h = embed(&s->w, row->token, row->pos);
+        if (!first) PL_TRY(get_hidden(mb->hidden_in + (size_t)r * (size_t)s->n_embd, s->n_embd, r, &h, err));
+        q->history[row->pos] = row->token;
+        if (q->n_history <= row->pos) q->n_history = row->pos + 1;
+        for (int32_t l = 0; l < s->n_own; l++) {
+            uint64_t weight = s->w.layer[s->shape.layer_first + l];
+            uint64_t *kv = s->kv + (size_t)l * (size_t)s->shape.n_blocks * PL_KV_PAGE;
+            kv[q->blocks[row->pos / PL_KV_PAGE] * PL_KV_PAGE + row->pos % PL_KV_PAGE] = cached(h, weight);
+            uint64_t sum = weight;
+            for (int32_t b = 0, left = row->pos + 1; left > 0; b++, left -= PL_KV_PAGE) {
+                const uint64_t *page = kv + (size_t)q->blocks[b] * PL_KV_PAGE;
+                for (int32_t i = 0; i < left && i < PL_KV_PAGE; i++) sum = fold(sum, page[i]);
+            }
+            h = layer_out(h, sum, weight, row->pos);
+        }
+        if (!last) put_hidden(mb->hidden_out + (size_t)r * (size_t)s->n_embd, s->n_embd, h);
+        q->n_pos = row->pos + 1;
+        if (last && row->logits) {
+            uint64_t history = 1;
+            for (int32_t i = 0; i <= row->pos; i++) history = fold(history, (uint32_t)q->history[i]);
+            mb->sampled[n_sampled++] = (pl_sampled){.token = sample(&s->w, h, history, &q->params, row->pos + 1, s->n_vocab)};
+        }
+    }
+    return PL_OK;
+}
+
+bool hash_model_is_eog(void *user, int32_t token)
+{
+    (void)user;
+    return token % 41 == 7;
+}
+
+int32_t hash_oracle(const pl_model_profile *p, const hash_weights *w, const pl_sample_params *params, bool ignore_eos, const int32_t *prompt, int32_t n_prompt,
+                    int32_t max_tokens, int32_t n_ctx, int32_t *out, bool *stopped)
+{
+    int32_t n_layer = pl_model_n_layer(p), n_vocab = pl_model_n_vocab(p), n_out = 0;
+    uint64_t *kv = pl_calloc((size_t)n_layer * (size_t)n_ctx, sizeof *kv);
+    PL_ASSERT(kv);
+    uint64_t history = 1;
+    *stopped = false;
+    for (int32_t pos = 0; pos < n_ctx && n_out < max_tokens; pos++) {
+        int32_t token = pos < n_prompt ? prompt[pos] : out[pos - n_prompt];
+        history = fold(history, (uint32_t)token);
+        uint64_t h = embed(w, token, pos);
+        for (int32_t l = 0; l < n_layer; l++) {
+            uint64_t *row = kv + (size_t)l * (size_t)n_ctx, sum = w->layer[l];
+            row[pos] = cached(h, w->layer[l]);
+            for (int32_t i = 0; i <= pos; i++) sum = fold(sum, row[i]);
+            h = layer_out(h, sum, w->layer[l], pos);
+        }
+        if (pos < n_prompt - 1) continue;
+        int32_t t = sample(w, h, history, params, pos + 1, n_vocab);
+        if (!ignore_eos && hash_model_is_eog(NULL, t)) {
+            *stopped = true;
+            break;
+        }
+        out[n_out++] = t;
+    }
+    pl_free(kv);
+    return n_out;
+}
