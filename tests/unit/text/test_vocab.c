@@ -1,0 +1,635 @@
+/* Tokenizers: small vocabularies written here, and the expected tokens of real ones where PACELINE_TEST_DATA is set. */
+#include "engine/text/vocab.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "engine/base/alloc.h"
+#include "engine/base/file.h"
+#include "engine/base/rng.h"
+#include "engine/gguf/write.h"
+#include "tests/support.h"
+#include "tests/unit/text/suites.h"
+
+/* ---- making vocabularies ---- */
+
+typedef struct toy {
+    const char *model, *pre;        /* NULL: the key is absent */
+    const char *words[40];          /* normal tokens behind the 256 bytes */
+    const char *control[8], *user[8];
+    const char *merges[40];
+    float scores[40];               /* of words */
+    int no_space_prefix, add_eos;
+    int bos_at, eos_at;             /* index in control + 1 */
+    bool no_byte_tokens;
+} toy;
+
+/* A GGUF file with 256 byte tokens first: GPT-2's visible alphabet, or <0x00> and on. */
+static pl_buf write_toy(const toy *t)
+{
+    static char bytes[256][8];
+    pl_str text[400];
+    int32_t type[400];
+    float score[400] = {0};
+    size_t n = 0, n_merges = 0;
+    pl_error err = {0};
+    bool bpe = t->model && strcmp(t->model, "gpt2") == 0;
+    int next = 0x100;
+    for (int b = 0; b < 256; b++) {
+        if (bpe) {
+            bool shown = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
+            int c = shown ? b : next++;
+            if (c < 0x80) snprintf(bytes[b], 8, "%c", c);
+            else snprintf(bytes[b], 8, "%c%c", 0xc0 | c >> 6, 0x80 | (c & 63));
+        } else {
+            snprintf(bytes[b], 8, "<0x%02X>", b);
+        }
+        type[n] = bpe ? PL_TOKEN_NORMAL : t->no_byte_tokens ? PL_TOKEN_UNUSED : PL_TOKEN_BYTE;
+        text[n++] = pl_str_from(bytes[b]);
+    }
+    for (int i = 0; i < 40 && t->words[i]; i++) {
+        score[n] = t->scores[i];
+        type[n] = PL_TOKEN_NORMAL;
+        text[n++] = pl_str_from(t->words[i]);
+    }
+    size_t control = n;
+    for (int i = 0; i < 8 && t->control[i]; i++) type[n] = PL_TOKEN_CONTROL, text[n++] = pl_str_from(t->control[i]);
+    for (int i = 0; i < 8 && t->user[i]; i++) type[n] = PL_TOKEN_USER_DEFINED, text[n++] = pl_str_from(t->user[i]);
+    pl_str merges[40];
+    for (int i = 0; i < 40 && t->merges[i]; i++) merges[n_merges++] = pl_str_from(t->merges[i]);
+
+    pl_gguf_writer *w;
+    ck_ok(pl_gguf_writer_new(&w, &err), err);
+    if (t->model) pl_gguf_add_str(w, "tokenizer.ggml.model", pl_str_from(t->model));
+    if (t->pre) pl_gguf_add_str(w, "tokenizer.ggml.pre", pl_str_from(t->pre));
+    pl_gguf_add_strs(w, "tokenizer.ggml.tokens", text, n);
+    pl_gguf_add_i32s(w, "tokenizer.ggml.token_type", type, n);
+    if (bpe) pl_gguf_add_strs(w, "tokenizer.ggml.merges", merges, n_merges);
+    else pl_gguf_add_f32s(w, "tokenizer.ggml.scores", score, n);
+    if (t->bos_at) pl_gguf_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)control + (uint32_t)t->bos_at - 1);
+    if (t->eos_at) pl_gguf_add_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)control + (uint32_t)t->eos_at - 1);
+    if (t->no_space_prefix) pl_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", false);
+    if (t->add_eos) pl_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", true);
+    pl_buf out = {0};
+    ck_ok(pl_gguf_write(w, &out, &err), err);
+    pl_gguf_writer_free(w);
+    return out;
+}
+
+typedef struct opened {
+    pl_buf file;
+    pl_gguf *g;
+    pl_vocab *v;
+} opened;
+
+static opened open_toy(const toy *t)
+{
+    opened o = {.file = write_toy(t)};
+    pl_error err = {0};
+    ck_ok(pl_gguf_open_bytes(&o.g, pl_buf_bytes(&o.file), false, &err), err);
+    ck_ok(pl_vocab_open(&o.v, o.g, &err), err);
+    return o;
+}
+
+static void close_toy(opened *o)
+{
+    pl_vocab_close(o->v);
+    pl_gguf_close(o->g);
+    pl_buf_fini(&o->file);
+}
+
+static void refused(const toy *t, pl_status want, const char *says)
+{
+    pl_buf file = write_toy(t);
+    pl_gguf *g;
+    pl_vocab *v;
+    pl_error err = {0};
+    ck_ok(pl_gguf_open_bytes(&g, pl_buf_bytes(&file), false, &err), err);
+    ck_status(pl_vocab_open(&v, g, &err), want, err);
+    ck_assert_ptr_null(v);
+    ck_says(err, says);
+    pl_gguf_close(g);
+    pl_buf_fini(&file);
+}
+
+enum { SPECIAL = 1, PARSE = 2 };
+
+/* The tokens of text, as their texts with | between them. */
+static const char *tokens_of(const pl_vocab *v, pl_str text, int flags)
+{
+    static pl_buf shown;
+    pl_buf ids = {0};
+    pl_error err = {0};
+    ck_ok(pl_tokenize(v, text, flags & SPECIAL, flags & PARSE, &ids, &err), err);
+    pl_buf_reset(&shown);
+    for (size_t i = 0; i < ids.size; i += 4) {
+        if (i) pl_buf_add_u8(&shown, '|');
+        pl_buf_add_str(&shown, pl_vocab_text(v, (int32_t)pl_get_u32(ids.data + i)));
+    }
+    pl_buf_fini(&ids);
+    return pl_buf_cstr(&shown);
+}
+#define ck_tokens(v, text, flags, want) ck_assert_str_eq(tokens_of((v), pl_str_from(text), (flags)), (want))
+
+static const toy bpe_toy = {.model = "gpt2", .pre = "gpt-2",
+    .words = {"he", "ll", "hell", "hello", "Ġw", "Ġwo", "rl", "ld", "12", "Ã©", "ee", "eeee"},
+    .merges = {"h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "r l", "l d", "1 2", "Ã ©", "e e", "ee ee"},
+    .control = {"<s>", "</s>", "<|im_end|>", "<|im", "<|im_end|><s>x"}, .user = {"<tool>", "  "}, .bos_at = 1, .eos_at = 2};
+
+static const toy spm_toy = {.model = "llama",
+    .words = {"▁", "h", "e", "l", "o", "▁h", "el", "lo", "▁hel", "▁hello", "ll", "é", "a", "b", "ab", "ba", "▁▁", "<s", "<", "s", ">", "<s>x"},
+    .scores = {-5, -9, -9, -9, -9, -1, -2, -3, -4, -5, -2.5f, -9, -9, -9, -1, -1, -8, -1, -9, -9, -9, -9},
+    .control = {"<s>", "</s>"}, .user = {"<tool>"}, .bos_at = 1, .eos_at = 2};
+
+/* ---- byte-level BPE ---- */
+
+START_TEST(bpe_joins_in_the_order_of_its_merges)
+{
+    opened o = open_toy(&bpe_toy);
+    ck_tokens(o.v, "hello", 0, "hello");
+    ck_tokens(o.v, "hellx", 0, "hell|x");
+    ck_tokens(o.v, "hello world", 0, "hello|Ġwo|rl|d"); /* r l before l d */
+    ck_tokens(o.v, "eeeeeee", 0, "eeee|ee|e");          /* equal ranks from the left */
+    ck_tokens(o.v, "é\n", 0, "Ã©|Ċ");
+    ck_tokens(o.v, "", 0, "");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(bpe_never_joins_over_the_edge_of_a_word)
+{
+    opened o = open_toy(&bpe_toy);
+    ck_tokens(o.v, "1 2", 0, "1|Ġ|2");
+    ck_tokens(o.v, "12", 0, "12");
+    close_toy(&o);
+    toy t = bpe_toy;
+    t.pre = "smollm"; /* every digit is a word */
+    o = open_toy(&t);
+    ck_tokens(o.v, "12", 0, "1|2");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(a_merge_may_pass_through_strings_that_are_no_tokens)
+{
+    toy t = {.model = "gpt2", .pre = "gpt-2", .words = {"abcd"}, .merges = {"a b", "c d", "ab cd", "x y"}};
+    opened o = open_toy(&t);
+    ck_tokens(o.v, "abcd", 0, "abcd");
+    ck_tokens(o.v, "abc", 0, "a|b|c");
+    ck_tokens(o.v, "xy", 0, "x|y");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(bytes_that_are_no_text_survive_a_round_trip)
+{
+    const toy *toys[] = {&bpe_toy, &spm_toy};
+    for (int k = 0; k < 2; k++) {
+        toy t = *toys[k];
+        t.no_space_prefix = 1;
+        opened o = open_toy(&t);
+        pl_rng rng;
+        pl_rng_seed(&rng, 9);
+        for (int round = 0; round < 400; round++) {
+            uint8_t text[64];
+            size_t n = pl_rng_below(&rng, sizeof text + 1);
+            for (size_t i = 0; i < n; i++) {
+                uint8_t any = (uint8_t)pl_rng_u64(&rng);
+                text[i] = round % 2 ? any : (uint8_t)"hel o\xc3\xa9<s>\xff"[any % 12];
+            }
+            pl_buf ids = {0}, back = {0};
+            pl_error err = {0};
+            ck_ok(pl_tokenize(o.v, (pl_str){(char *)text, n}, false, true, &ids, &err), err);
+            for (size_t i = 0; i < ids.size; i += 4) ck_assert(pl_detokenize(o.v, (int32_t)pl_get_u32(ids.data + i), true, &back));
+            ck_assert_uint_eq(back.size, n);
+            ck_assert(n == 0 || memcmp(back.data, text, n) == 0);
+            pl_buf_fini(&ids);
+            pl_buf_fini(&back);
+        }
+        close_toy(&o);
+    }
+}
+END_TEST
+
+START_TEST(special_tokens_are_cut_out_longest_first)
+{
+    opened o = open_toy(&bpe_toy);
+    ck_tokens(o.v, "<|im_end|>x", PARSE, "<|im_end|>|x");
+    ck_tokens(o.v, "<|im_end|><s>xy", PARSE, "<|im_end|><s>x|y");
+    ck_tokens(o.v, "<|im_end|><s>", PARSE, "<|im_end|>|<s>");
+    ck_tokens(o.v, "<|im_en", PARSE, "<|im|_|e|n");
+    ck_tokens(o.v, "a  b", PARSE, "a|  |b");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(control_tokens_in_plain_text_are_plain_text)
+{
+    opened o = open_toy(&bpe_toy);
+    ck_tokens(o.v, "<s>", 0, "<|s|>");
+    ck_tokens(o.v, "<tool>", 0, "<tool>"); /* the maker's own words are always cut out */
+    close_toy(&o);
+    o = open_toy(&spm_toy);
+    ck_tokens(o.v, "<s>", 0, "▁|<s|>"); /* joining to <s> is not allowed, though < s > could */
+    ck_tokens(o.v, "<s>h", PARSE, "<s>|▁h");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(bos_and_eos_are_added_as_the_file_asks)
+{
+    toy t = bpe_toy;
+    opened o = open_toy(&t);
+    ck_tokens(o.v, "h", SPECIAL, "h"); /* gpt-2 adds none unless told */
+    close_toy(&o);
+    t.pre = "llama-bpe";
+    o = open_toy(&t);
+    ck_tokens(o.v, "h", SPECIAL, "<s>|h");
+    ck_tokens(o.v, "h", 0, "h");
+    close_toy(&o);
+    t = spm_toy;
+    t.add_eos = 1;
+    o = open_toy(&t);
+    ck_tokens(o.v, "h", SPECIAL, "<s>|▁h|</s>");
+    ck_tokens(o.v, "", SPECIAL, "<s>|</s>");
+    ck_assert_int_eq(pl_vocab_bos(o.v), pl_vocab_find(o.v, PL_STR("<s>")));
+    ck_assert(pl_vocab_add_bos(o.v) && pl_vocab_add_eos(o.v));
+    close_toy(&o);
+    t.bos_at = t.eos_at = 0;
+    o = open_toy(&t);
+    ck_tokens(o.v, "h", SPECIAL, "▁h");
+    ck_assert_int_eq(pl_vocab_bos(o.v), -1);
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(llama_3_leaves_a_word_that_is_a_token_whole)
+{
+    toy t = {.model = "gpt2", .pre = "llama-bpe", .words = {"ab", "bc", "abc"}, .merges = {"b c"}};
+    opened o = open_toy(&t);
+    ck_tokens(o.v, "abc", 0, "abc");
+    close_toy(&o);
+    t.pre = "gpt-2";
+    o = open_toy(&t);
+    ck_tokens(o.v, "abc", 0, "a|bc");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(qwen2_composes_characters_first)
+{
+    toy t = bpe_toy;
+    t.pre = "qwen2";
+    opened o = open_toy(&t);
+    ck_tokens(o.v, "e\xcc\x81", 0, "Ã©");             /* e and acute */
+    ck_tokens(o.v, "xe\xcc\x81y", 0, "x|Ã©|y");
+    ck_tokens(o.v, "\xff" "e\xcc\x81", 0, "ÿ|Ã©");
+    ck_tokens(o.v, "a\xcc\x81\xcc\xa3", 0, "á|º|¡|Ì|ģ"); /* marks in canonical order: dot below joins first */
+    close_toy(&o);
+    o = open_toy(&bpe_toy);
+    ck_tokens(o.v, "e\xcc\x81", 0, "e|Ì|ģ");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(an_unknown_or_missing_pre_tokenizer_is_refused_by_name)
+{
+    toy t = bpe_toy;
+    t.pre = "frobnicate-9";
+    refused(&t, PL_ERR_UNSUPPORTED, "frobnicate-9");
+    t.pre = "";
+    refused(&t, PL_ERR_UNSUPPORTED, "\"\"");
+    t.pre = "gpt-2 phi-2"; /* names are whole words of the table */
+    refused(&t, PL_ERR_UNSUPPORTED, "gpt-2 phi-2");
+    t.pre = NULL;
+    refused(&t, PL_ERR_UNSUPPORTED, "tokenizer.ggml.pre");
+    t = bpe_toy;
+    t.model = "bert";
+    refused(&t, PL_ERR_UNSUPPORTED, "bert");
+    t.model = NULL;
+    refused(&t, PL_ERR_FORMAT, "tokenizer.ggml.model");
+}
+END_TEST
+
+START_TEST(every_known_pre_tokenizer_opens_and_loses_no_byte)
+{
+    static const char *const names[] = {"gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r", "llama-bpe", "llama3", "llama-v3", "dbrx",
+                                        "qwen2", "gpt-4o", "tekken", "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "default"};
+    static const char text[] = "It's 12345 o'clock, FooBAR don'T \t\n\r\n  x  \xc2\xa0 \xe6\xbc\xa2\xe5\xad\x97\xe3\x81\x8b \xed\x95\x9c (a+b)==c!!\n\n \xd9\xa3\xd9\xa4 \xf0\x9f\x98\x80 $5 \xff\xfe end   ";
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        toy t = bpe_toy;
+        t.pre = names[i];
+        memset(t.user, 0, sizeof t.user);
+        opened o = open_toy(&t);
+        pl_buf ids = {0}, back = {0};
+        pl_error err = {0};
+        ck_ok(pl_tokenize(o.v, PL_STR(text), false, false, &ids, &err), err);
+        for (size_t k = 0; k < ids.size; k += 4) pl_detokenize(o.v, (int32_t)pl_get_u32(ids.data + k), true, &back);
+        ck_assert_msg(pl_str_eq(pl_buf_str(&back), PL_STR(text)), "%s: %.*s", names[i], PL_STR_ARG(pl_buf_str(&back)));
+        pl_buf_fini(&ids);
+        pl_buf_fini(&back);
+        close_toy(&o);
+    }
+}
+END_TEST
+
+START_TEST(a_broken_list_of_merges_is_refused)
+{
+    toy t = bpe_toy;
+    t.merges[0] = "nospace";
+    refused(&t, PL_ERR_FORMAT, "merges[0]");
+    t.merges[0] = "x ";
+    refused(&t, PL_ERR_FORMAT, "merges[0]");
+}
+END_TEST
+
+/* ---- SPM ---- */
+
+START_TEST(spm_joins_the_best_score_first)
+{
+    opened o = open_toy(&spm_toy);
+    ck_tokens(o.v, "hello", 0, "▁hello"); /* ▁h -1, el -2, ll -2.5 (e is gone), ▁hel -4, lo -3 → ▁hel lo → ▁hello */
+    ck_tokens(o.v, "aba", 0, "▁|ab|a");  /* equal scores: from the left */
+    ck_tokens(o.v, "h  o", 0, "▁h|▁▁|o");
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(spm_falls_back_to_bytes_and_then_to_unknown)
+{
+    opened o = open_toy(&spm_toy);
+    ck_tokens(o.v, "é", 0, "▁|é");
+    ck_tokens(o.v, "ü", 0, "▁|<0xC3>|<0xBC>");
+    ck_tokens(o.v, "\xe6\xbc", 0, "▁|<0xE6>|<0xBC>"); /* cut short */
+    ck_tokens(o.v, "\xc3h", 0, "▁|<0xC3>|h");
+    close_toy(&o);
+    toy t = spm_toy;
+    t.no_byte_tokens = true;
+    o = open_toy(&t);
+    ck_tokens(o.v, "aü", 0, "▁|a"); /* no byte tokens and no unknown token: left out */
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(spm_puts_a_space_in_front_unless_the_file_says_no)
+{
+    toy t = spm_toy;
+    opened o = open_toy(&t);
+    ck_tokens(o.v, "h", 0, "▁h");
+    ck_tokens(o.v, " h", 0, "▁|▁h");
+    ck_tokens(o.v, "<tool>h", 0, "<tool>|▁h"); /* also behind a special token */
+    ck_tokens(o.v, "", 0, "");
+    close_toy(&o);
+    t.no_space_prefix = 1;
+    o = open_toy(&t);
+    ck_tokens(o.v, "h", 0, "h");
+    ck_tokens(o.v, " h", 0, "▁h");
+    close_toy(&o);
+}
+END_TEST
+
+/* ---- both ---- */
+
+START_TEST(the_tokens_that_end_an_answer_are_known_by_id_and_by_name)
+{
+    opened o = open_toy(&bpe_toy);
+    ck_assert(pl_vocab_is_eog(o.v, pl_vocab_find(o.v, PL_STR("</s>"))));
+    ck_assert(pl_vocab_is_eog(o.v, pl_vocab_find(o.v, PL_STR("<|im_end|>"))));
+    ck_assert(!pl_vocab_is_eog(o.v, pl_vocab_find(o.v, PL_STR("<s>"))));
+    ck_assert(!pl_vocab_is_eog(o.v, pl_vocab_find(o.v, PL_STR("hello"))));
+    ck_assert(!pl_vocab_is_eog(o.v, -1));
+    ck_assert(!pl_vocab_is_eog(o.v, 1 << 30));
+    close_toy(&o);
+    toy t = bpe_toy;
+    t.words[0] = "<|eot_id|>"; /* a normal token of that name ends nothing */
+    o = open_toy(&t);
+    ck_assert(!pl_vocab_is_eog(o.v, 256));
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(a_stream_gives_whole_characters_only)
+{
+    opened o = open_toy(&bpe_toy);
+    pl_detok_stream s;
+    pl_buf out = {0};
+    pl_detok_start(&s, o.v, false, true);
+    const uint8_t bytes[] = {0xf0, 0x9f, 0x98, 0x80, 'a', 0xc3, 'b', 0xff, 0xe2, 0x82};
+    const char *after[] = {"", "", "", "\xf0\x9f\x98\x80", "a", "", "\xef\xbf\xbd" "b", "\xef\xbf\xbd", "", ""};
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        pl_buf_reset(&out);
+        ck_assert(pl_detok_add(&s, bytes[i], &out)); /* the first 256 tokens are the bytes */
+        ck_assert_str_eq(pl_buf_cstr(&out), after[i]);
+    }
+    pl_buf_reset(&out);
+    ck_assert(pl_detok_end(&s, &out));
+    ck_assert_str_eq(pl_buf_cstr(&out), "\xef\xbf\xbd");
+    pl_buf_fini(&out);
+    close_toy(&o);
+}
+END_TEST
+
+START_TEST(a_stream_drops_the_space_that_spm_put_in_front)
+{
+    opened o = open_toy(&spm_toy);
+    for (int strip = 0; strip < 2; strip++) {
+        pl_detok_stream s;
+        pl_buf out = {0};
+        pl_detok_start(&s, o.v, false, strip);
+        const char *tokens[] = {"<s>", "▁hello", "▁h", "</s>"};
+        for (size_t i = 0; i < 4; i++) pl_detok_add(&s, pl_vocab_find(o.v, pl_str_from(tokens[i])), &out);
+        pl_detok_end(&s, &out);
+        ck_assert_str_eq(pl_buf_cstr(&out), strip ? "hello h" : " hello h");
+        pl_buf_fini(&out);
+    }
+    close_toy(&o);
+}
+END_TEST
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+START_TEST(a_million_equal_bytes_take_seconds_at_most)
+{
+    enum { N = 1000000 };
+    static char text[N + 1];
+    static const char *const pres[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o", "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "default", NULL};
+    static const char *const units[] = {"e", " ", "\n", "!", "1", "'", "\xff", "\xcc\x81\xcc\xa3", "<|", "\t ", "eE", "\xe6\xbc\xa2"};
+    for (int p = 0; p < 11; p++) {
+        toy t = pres[p] ? bpe_toy : spm_toy;
+        if (pres[p]) t.pre = pres[p];
+        opened o = open_toy(&t);
+        for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
+            size_t k = strlen(units[u]);
+            for (size_t i = 0; i < N; i++) text[i] = units[u][i % k];
+            text[N - 1] = 'x';
+            pl_buf ids = {0};
+            pl_error err = {0};
+            double from = seconds();
+            ck_ok(pl_tokenize(o.v, (pl_str){text, N}, false, true, &ids, &err), err);
+            double took = seconds() - from;
+            /* About 0.3 s here; quadratic work would be minutes. Sanitizers are slow. */
+            ck_assert_msg(took < 30, "%s, unit %zu: %.1f s", pres[p] ? pres[p] : "spm", u, took);
+            pl_buf_fini(&ids);
+        }
+        close_toy(&o);
+    }
+}
+END_TEST
+
+START_TEST(no_memory_at_any_allocation_is_an_error_and_leaks_nothing)
+{
+    const toy *toys[] = {&bpe_toy, &spm_toy};
+    for (int k = 0; k < 2; k++) {
+        toy t = *toys[k];
+        if (k == 0) t.pre = "qwen2";
+        pl_buf file = write_toy(&t);
+        pl_gguf *g;
+        pl_vocab *v = NULL;
+        pl_error err = {0};
+        ck_ok(pl_gguf_open_bytes(&g, pl_buf_bytes(&file), false, &err), err);
+        bool opened_at_last = false;
+        for (uint64_t n = 1; n < 5000 && !opened_at_last; n++) {
+            pl_alloc_fail_at(n);
+            pl_status s = pl_vocab_open(&v, g, &err);
+            pl_alloc_fail_at(0);
+            opened_at_last = s == PL_OK;
+            if (!opened_at_last) ck_status(s, PL_ERR_NO_MEMORY, err);
+        }
+        ck_assert(opened_at_last);
+        pl_buf out = {0};
+        bool done = false;
+        for (uint64_t n = 1; n < 100 && !done; n++) {
+            pl_buf_fini(&out);
+            pl_alloc_fail_at(n);
+            pl_status s = pl_tokenize(v, PL_STR("hello wor\xff e\xcc\x81 <tool>ld"), true, true, &out, &err);
+            pl_alloc_fail_at(0);
+            done = s == PL_OK;
+            if (!done) {
+                ck_status(s, PL_ERR_NO_MEMORY, err);
+                ck_assert_uint_eq(out.size, 0);
+            }
+        }
+        ck_assert(done);
+        pl_buf_fini(&out);
+        pl_vocab_close(v);
+        pl_gguf_close(g);
+        pl_buf_fini(&file);
+    }
+}
+END_TEST
+
+/* ---- real vocabularies ---- */
+
+/* The last three come from tests/golden/tokenizer_json.py, which makes them in a folder of its own. */
+static const char *const real[] = {"gpt-2", "refact", "falcon", "deepseek-llm", "deepseek-coder", "llama-spm", "phi-3", "llama-bpe", "qwen2", "gpt-4o"};
+
+START_TEST(real_vocabularies_give_the_expected_tokens)
+{
+    const char *name = real[_i];
+    char path[1000], file[200];
+    pl_buf inp = {0}, want = {0};
+    pl_error err = {0};
+    snprintf(file, sizeof file, "models/ggml-vocab/ggml-vocab-%s.gguf", name);
+    if (!test_data("real_vocabularies_give_the_expected_tokens", file, path, sizeof path)) return;
+    pl_gguf *g;
+    pl_vocab *v;
+    ck_ok(pl_gguf_open(&g, path, &err), err);
+    ck_ok(pl_vocab_open(&v, g, &err), err);
+    size_t end = strlen(path);
+    memcpy(path + end, ".inp", 5);
+    ck_ok(pl_file_read(&inp, path, 1 << 20, &err), err);
+    memcpy(path + end, ".out", 5);
+    ck_ok(pl_file_read(&want, path, 1 << 20, &err), err);
+
+    static const char line[] = "\n__ggml_vocab_test__\n";
+    const char *text = pl_buf_cstr(&inp), *ids = pl_buf_cstr(&want);
+    int n = 0;
+    for (const char *next; text; text = next, n++) {
+        const char *to = strstr(text, line);
+        next = to ? to + sizeof line - 1 : NULL;
+        pl_str t = {text, to ? (size_t)(to - text) : strlen(text)};
+        pl_buf got = {0}, back = {0};
+        ck_ok(pl_tokenize(v, t, false, false, &got, &err), err);
+        pl_detok_stream d;
+        pl_detok_start(&d, v, true, true);
+        const char *eol = strchr(ids, '\n');
+        for (size_t i = 0; i < got.size; i += 4) {
+            int32_t id = (int32_t)pl_get_u32(got.data + i);
+            char *after;
+            long wanted = strtol(ids, &after, 10);
+            ck_assert_msg(after != ids && (!eol || after <= eol), "%s, text %d: token %zu, %d, is one too many", name, n, i / 4, (int)id);
+            ck_assert_msg(wanted == id, "%s, text %d: token %zu is %d, expected %ld", name, n, i / 4, (int)id, wanted);
+            ids = after;
+            pl_detok_add(&d, id, &back);
+        }
+        ids += strspn(ids, " ");
+        ck_assert_msg(*ids == '\n' || *ids == 0, "%s, text %d: %zu tokens are too few", name, n, got.size / 4);
+        ids += *ids == '\n';
+        ck_assert_msg(pl_str_eq(pl_buf_str(&back), t), "%s, text %d does not come back", name, n);
+        pl_buf_fini(&got);
+        pl_buf_fini(&back);
+    }
+    ck_assert_int_eq(n, 47);
+    pl_buf_fini(&inp);
+    pl_buf_fini(&want);
+    pl_vocab_close(v);
+    pl_gguf_close(g);
+}
+END_TEST
+
+START_TEST(a_vocabulary_of_an_unknown_kind_is_refused)
+{
+    static const struct { const char *file, *says; } cases[] = {{"bert-bge", "bert"}, {"gpt-neox", "tokenizer.ggml.pre"}};
+    for (int i = 0; i < 2; i++) {
+        char path[1000], file[200];
+        snprintf(file, sizeof file, "models/ggml-vocab/ggml-vocab-%s.gguf", cases[i].file);
+        if (!test_data("a_vocabulary_of_an_unknown_kind_is_refused", file, path, sizeof path)) return;
+        pl_gguf *g;
+        pl_vocab *v;
+        pl_error err = {0};
+        ck_ok(pl_gguf_open(&g, path, &err), err);
+        ck_status(pl_vocab_open(&v, g, &err), PL_ERR_UNSUPPORTED, err);
+        ck_says(err, cases[i].says);
+        pl_gguf_close(g);
+    }
+}
+END_TEST
+
+Suite *vocab_suite(void)
+{
+    Suite *s = suite_create("vocab");
+    TCase *t = tcase_create("vocab");
+    tcase_set_timeout(t, 240);
+    tcase_add_test(t, bpe_joins_in_the_order_of_its_merges);
+    tcase_add_test(t, bpe_never_joins_over_the_edge_of_a_word);
+    tcase_add_test(t, a_merge_may_pass_through_strings_that_are_no_tokens);
+    tcase_add_test(t, bytes_that_are_no_text_survive_a_round_trip);
+    tcase_add_test(t, special_tokens_are_cut_out_longest_first);
+    tcase_add_test(t, control_tokens_in_plain_text_are_plain_text);
+    tcase_add_test(t, bos_and_eos_are_added_as_the_file_asks);
+    tcase_add_test(t, llama_3_leaves_a_word_that_is_a_token_whole);
+    tcase_add_test(t, qwen2_composes_characters_first);
+    tcase_add_test(t, an_unknown_or_missing_pre_tokenizer_is_refused_by_name);
+    tcase_add_test(t, every_known_pre_tokenizer_opens_and_loses_no_byte);
+    tcase_add_test(t, a_broken_list_of_merges_is_refused);
+    tcase_add_test(t, spm_joins_the_best_score_first);
+    tcase_add_test(t, spm_falls_back_to_bytes_and_then_to_unknown);
+    tcase_add_test(t, spm_puts_a_space_in_front_unless_the_file_says_no);
+    tcase_add_test(t, the_tokens_that_end_an_answer_are_known_by_id_and_by_name);
+    tcase_add_test(t, a_stream_gives_whole_characters_only);
+    tcase_add_test(t, a_stream_drops_the_space_that_spm_put_in_front);
+    tcase_add_test(t, a_million_equal_bytes_take_seconds_at_most);
+    tcase_add_test(t, no_memory_at_any_allocation_is_an_error_and_leaks_nothing);
+    suite_add_tcase(s, t);
+    t = tcase_create("real");
+    tcase_set_timeout(t, 240);
+    tcase_add_loop_test(t, real_vocabularies_give_the_expected_tokens, 0, sizeof real / sizeof real[0]);
+    tcase_add_test(t, a_vocabulary_of_an_unknown_kind_is_refused);
+    suite_add_tcase(s, t);
+    return s;
+}
