@@ -16,7 +16,7 @@ typedef struct merge {
 
 struct pl_bpe {
     pl_pretok *pretok;
-    int32_t n_tokens, unk;
+    int32_t n_tokens;
     int32_t byte_symbol[256];
     merge *merges; /* open addressing; n_places is a power of two, at most half full */
     size_t n_places;
@@ -127,7 +127,6 @@ pl_status pl_bpe_new(pl_bpe **out, const pl_vocab *v, pl_str pre, const pl_gguf_
     pl_bpe *b = pl_calloc(1, sizeof *b);
     if (!b) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokenizer");
     b->n_tokens = v->n;
-    b->unk = v->unk;
     pl_status s = pl_pretok_open(&b->pretok, pre, err);
     if (s != PL_OK) goto fail;
     /* Each merge makes at most three symbols, and their ids have to fit. */
@@ -175,11 +174,11 @@ static bool bpe_pair(const void *user, const pl_symbol *x, const pl_symbol *y, i
 static bool emit(const pl_bpe *b, const char *text, const pl_symbol *s, pl_buf *out)
 {
     if (s->id < b->n_tokens) return pl_buf_add(out, &s->id, sizeof s->id);
-    /* A string that is no token is written byte by byte; a byte that is no token is unknown, or nothing where the model has no such token. */
+    /* A string that is no token is written byte by byte. A byte that is no token is left out, as in the models' own tokenizers: SmolLM2
+     * has none for some control characters, and its "unknown" is <|endoftext|>, which would end the text. */
     for (uint32_t i = 0; i < s->size; i++) {
         int32_t id = b->byte_symbol[(uint8_t)text[s->at + i]];
-        if (id >= b->n_tokens) id = b->unk;
-        if (id >= 0 && !pl_buf_add(out, &id, sizeof id)) return false;
+        if (id < b->n_tokens && !pl_buf_add(out, &id, sizeof id)) return false;
     }
     return true;
 }

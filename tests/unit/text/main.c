@@ -1,8 +1,8 @@
-#include "tests/support.h"
+#include "tests/ck.h"
 #include "tests/unit/text/suites.h"
 
 int main(void)
 {
     SRunner *r = srunner_create(vocab_suite());
-    return run_suites(r);
+    return ck_run(r);
 }

@@ -8,7 +8,7 @@
 #include "engine/base/file.h"
 #include "engine/base/rng.h"
 #include "engine/gguf/write.h"
-#include "tests/support.h"
+#include "tests/ck.h"
 #include "tests/unit/text/suites.h"
 
 /* ---- making vocabularies ---- */
@@ -535,7 +535,7 @@ START_TEST(real_vocabularies_give_the_expected_tokens)
     pl_buf inp = {0}, want = {0};
     pl_error err = {0};
     snprintf(file, sizeof file, "models/ggml-vocab/ggml-vocab-%s.gguf", name);
-    if (!test_data("real_vocabularies_give_the_expected_tokens", file, path, sizeof path)) return;
+    if (!ck_test_data("real_vocabularies_give_the_expected_tokens", file, path, sizeof path)) return;
     pl_gguf *g;
     pl_vocab *v;
     ck_ok(pl_gguf_open(&g, path, &err), err);
@@ -588,7 +588,7 @@ START_TEST(a_vocabulary_of_an_unknown_kind_is_refused)
     for (int i = 0; i < 2; i++) {
         char path[1000], file[200];
         snprintf(file, sizeof file, "models/ggml-vocab/ggml-vocab-%s.gguf", cases[i].file);
-        if (!test_data("a_vocabulary_of_an_unknown_kind_is_refused", file, path, sizeof path)) return;
+        if (!ck_test_data("a_vocabulary_of_an_unknown_kind_is_refused", file, path, sizeof path)) return;
         pl_gguf *g;
         pl_vocab *v;
         pl_error err = {0};

@@ -1,0 +1,424 @@
+/* The sampler against its definition, written out with full sorts and libm. */
+#include "engine/sample/sampler.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "engine/base/alloc.h"
+#include "engine/base/rng.h"
+#include "tests/ck.h"
+
+static pl_sample_params plain(void)
+{
+    return (pl_sample_params){.temperature = 1, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1};
+}
+
+static pl_sampler *make(int32_t n)
+{
+    pl_sampler *s;
+    pl_error err = {0};
+    ck_ok(pl_sampler_new(&s, n, &err), err);
+    return s;
+}
+
+static int32_t pick(pl_sampler *s, const pl_sample_params *p, const float *logits, int64_t pos)
+{
+    pl_sampled out;
+    pl_sampler_pick(s, p, logits, NULL, 0, pos, 0, &out);
+    return out.token;
+}
+
+START_TEST(temperature_0_takes_the_lowest_id_among_the_likeliest)
+{
+    pl_sampler *s = make(5);
+    pl_sample_params p = plain();
+    p.temperature = 0;
+    ck_assert_int_eq(pick(s, &p, (float[]){1, 3, 2, 3, 3}, 0), 1);
+    ck_assert_int_eq(pick(s, &p, (float[]){-INFINITY, NAN, -5, NAN, -6}, 0), 2);
+    ck_assert_int_eq(pick(s, &p, (float[]){0, NAN, INFINITY, INFINITY, 1}, 0), 2);
+    ck_assert_int_eq(pick(s, &p, (float[]){NAN, NAN, NAN, NAN, NAN}, 0), 0);
+    pl_sampler_free(s);
+}
+END_TEST
+
+/* Which of n tokens can be drawn at all: everything that 4000 draws meet. */
+static uint32_t reach(const pl_sample_params *p, const float *logits, int32_t n)
+{
+    pl_sampler *s = make(n);
+    uint32_t seen = 0;
+    for (int64_t i = 0; i < 4000; i++) seen |= 1u << pick(s, p, logits, i);
+    pl_sampler_free(s);
+    return seen;
+}
+
+START_TEST(top_k_keeps_the_lower_ids_among_equals)
+{
+    pl_sample_params p = plain();
+    p.top_k = 3;
+    ck_assert_uint_eq(reach(&p, (float[]){0, 1, 1, 0, 1, 1}, 6), 1u << 1 | 1u << 2 | 1u << 4);
+    p.top_k = 4;
+    ck_assert_uint_eq(reach(&p, (float[]){0, 1, 1, 0, 0, 1}, 6), 1u << 0 | 1u << 1 | 1u << 2 | 1u << 5);
+    p.top_k = 1;
+    ck_assert_uint_eq(reach(&p, (float[]){0, 1, 1, 0, 1, 1}, 6), 1u << 1);
+    p.top_k = 99;
+    ck_assert_uint_eq(reach(&p, (float[]){0, 1, 1, 0, 1, 1}, 6), 63u);
+}
+END_TEST
+
+START_TEST(top_p_keeps_the_fewest_that_reach_it)
+{
+    /* Probabilities 0.5, 0.25, 0.125, 0.125. */
+    float l[4] = {logf(0.125f), logf(0.5f), logf(0.125f), logf(0.25f)};
+    pl_sample_params p = plain();
+    for (int k = 0; k < 2; k++) {
+        p.top_k = k ? 3 : 0;
+        p.top_p = 0;
+        ck_assert_uint_eq(reach(&p, l, 4), 1u << 1);
+        p.top_p = 0.49f;
+        ck_assert_uint_eq(reach(&p, l, 4), 1u << 1);
+        p.top_p = 0.74f;
+        ck_assert_uint_eq(reach(&p, l, 4), 1u << 1 | 1u << 3);
+    }
+    p.top_k = 0;
+    p.top_p = 0.8f;
+    ck_assert_uint_eq(reach(&p, l, 4), 1u << 1 | 1u << 3 | 1u << 0); /* the lower id of the two equal ones */
+    p.top_p = 0.9f;
+    ck_assert_uint_eq(reach(&p, l, 4), 15u);
+}
+END_TEST
+
+START_TEST(min_p_is_a_share_of_the_likeliest)
+{
+    float l[4] = {logf(0.125f), logf(0.5f), logf(0.125f), logf(0.25f)};
+    pl_sample_params p = plain();
+    p.min_p = 0.51f;
+    ck_assert_uint_eq(reach(&p, l, 4), 1u << 1);
+    p.min_p = 0.49f;
+    ck_assert_uint_eq(reach(&p, l, 4), 1u << 1 | 1u << 3);
+    p.min_p = 0.24f;
+    ck_assert_uint_eq(reach(&p, l, 4), 15u);
+    p.min_p = 1;
+    ck_assert_uint_eq(reach(&p, l, 4), 1u << 1);
+}
+END_TEST
+
+START_TEST(truncation_looks_at_the_distribution_before_the_temperature)
+{
+    float l[3] = {logf(0.6f), logf(0.3f), logf(0.1f)};
+    pl_sample_params p = plain();
+    p.temperature = 100; /* nearly uniform, but 0.6 alone reaches 0.55 */
+    p.top_p = 0.55f;
+    ck_assert_uint_eq(reach(&p, l, 3), 1u);
+    p.temperature = 0.05f; /* nearly greedy */
+    p.top_p = 1;
+    ck_assert_uint_eq(reach(&p, l, 3), 1u);
+}
+END_TEST
+
+START_TEST(a_repeated_token_is_penalized_once_and_only_inside_the_window)
+{
+    pl_sampler *s = make(4);
+    pl_sample_params p = plain();
+    p.temperature = 0;
+    p.repeat_penalty = 2;
+    p.repeat_last_n = 2;
+    pl_sampled out;
+    float l[4] = {5, 4, -3, -9};
+    pl_sampler_pick(s, &p, l, (int32_t[]){1, 0, 0}, 3, 3, 0, &out); /* 0: 2.5, and 1 is outside: 4 */
+    ck_assert_int_eq(out.token, 1);
+    pl_sampler_pick(s, &p, l, (int32_t[]){0, 3, 3}, 3, 3, 0, &out); /* 0 is outside */
+    ck_assert_int_eq(out.token, 0);
+    p.repeat_last_n = -1;
+    pl_sampler_pick(s, &p, l, (int32_t[]){0, 3, 3}, 3, 3, 0, &out);
+    ck_assert_int_eq(out.token, 1);
+    p.repeat_last_n = 0;
+    pl_sampler_pick(s, &p, l, (int32_t[]){0, 3, 3}, 3, 3, 0, &out);
+    ck_assert_int_eq(out.token, 0);
+    p.repeat_last_n = 64;
+    pl_sampler_pick(s, &p, (float[]){-1, -1.5f, -4, -9}, (int32_t[]){0, -7, 4000}, 3, 3, 0, &out); /* negative ones are multiplied; ids out of range are nobody's */
+    ck_assert_int_eq(out.token, 1);
+    pl_sampler_free(s);
+}
+END_TEST
+
+/* The definition, by full sort in double with libm. Gives the probability of each token. */
+typedef struct ref { double p; int32_t id; float logit; } ref;
+static int better(const void *a, const void *b)
+{
+    const ref *x = a, *y = b;
+    return x->logit != y->logit ? (x->logit < y->logit) - (x->logit > y->logit) : (x->id > y->id) - (x->id < y->id);
+}
+static void define(const pl_sample_params *p, const float *logits, int32_t n, double *prob)
+{
+    ref *r = calloc((size_t)n, sizeof *r);
+    for (int32_t i = 0; i < n; i++) r[i] = (ref){0, i, logits[i]}, prob[i] = 0;
+    qsort(r, (size_t)n, sizeof *r, better);
+    int32_t k = p->top_k > 0 && p->top_k < n ? p->top_k : n, m = 0;
+    double sum = 0, at = 0;
+    for (int32_t i = 0; i < k; i++) sum += exp((double)r[i].logit - (double)r[0].logit);
+    do at += exp((double)r[m].logit - (double)r[0].logit) / sum;
+    while (++m < k && at < (double)p->top_p);
+    if (p->top_p == 1) m = k;
+    sum = 0;
+    for (int32_t i = 0; i < m; i++) {
+        if (exp((double)r[i].logit - (double)r[0].logit) < (double)p->min_p) continue;
+        r[i].p = exp(((double)r[i].logit - (double)r[0].logit) / (double)p->temperature);
+        sum += r[i].p;
+    }
+    for (int32_t i = 0; i < m; i++) prob[r[i].id] = r[i].p / sum;
+    free(r);
+}
+
+START_TEST(draws_follow_the_definition_by_the_chi_squared_test)
+{
+    enum { N = 24, DRAWS = 100000 };
+    pl_rng rng;
+    pl_rng_seed(&rng, 7);
+    float l[N];
+    for (int i = 0; i < N; i++) l[i] = (float)pl_rng_gauss(&rng) * 1.5f;
+    const pl_sample_params cases[] = {
+        {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1},
+        {.temperature = 0.7f, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1, .seed = 5},
+        {.temperature = 1.5f, .top_k = 9, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1, .seed = 6},
+        {.temperature = 0.8f, .top_k = 12, .top_p = 0.9f, .min_p = 0.05f, .repeat_penalty = 1, .n_logprobs = -1, .seed = UINT64_MAX},
+        {.temperature = 1, .top_p = 0.8f, .repeat_penalty = 1, .n_logprobs = -1, .seed = 8},
+    };
+    pl_sampler *s = make(N);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        double prob[N], chi = 0;
+        int count[N] = {0}, kinds = 0;
+        define(&cases[c], l, N, prob);
+        for (int64_t i = 0; i < DRAWS; i++) count[pick(s, &cases[c], l, i)]++;
+        for (int i = 0; i < N; i++) {
+            if (prob[i] == 0) {
+                ck_assert_msg(count[i] == 0, "case %zu: token %d was drawn %d times", c, i, count[i]);
+                continue;
+            }
+            double want = prob[i] * DRAWS;
+            chi += (count[i] - want) * (count[i] - want) / want;
+            kinds++;
+        }
+        /* Wilson and Hilferty: 4.5 deviations, about one in 300,000; the seeds are fixed. */
+        double d = kinds - 1, limit = d * pow(1 - 2 / (9 * d) + 4.5 * sqrt(2 / (9 * d)), 3);
+        ck_assert_msg(kinds >= 5 && chi < limit, "case %zu: chi squared %g of %d kinds exceeds %g", c, chi, kinds, limit);
+    }
+    pl_sampler_free(s);
+}
+END_TEST
+
+START_TEST(every_token_that_is_picked_has_a_probability_by_the_definition)
+{
+    enum { N = 500 };
+    pl_rng rng;
+    pl_rng_seed(&rng, 11);
+    pl_sampler *s = make(N);
+    static float l[N];
+    static double prob[N];
+    for (int round = 0; round < 1500; round++) {
+        /* Coarse logits, so that there are many equals. */
+        for (int i = 0; i < N; i++) l[i] = (float)(int)(pl_rng_gauss(&rng) * 4) / 2;
+        pl_sample_params p = plain();
+        p.temperature = 0.3f + (float)pl_rng_f64(&rng);
+        p.top_k = pl_rng_below(&rng, 3) ? (int32_t)pl_rng_below(&rng, N + 9) : 0;
+        p.top_p = pl_rng_below(&rng, 3) ? (float)pl_rng_f64(&rng) : 1;
+        p.min_p = pl_rng_below(&rng, 3) ? (float)pl_rng_f64(&rng) * 0.4f : 0;
+        p.seed = pl_rng_u64(&rng);
+        define(&p, l, N, prob);
+        /* The draw by inversion, over candidates best first where the chain sorts and by id where it does not. */
+        int32_t got = pick(s, &p, l, round);
+        ck_assert_msg(prob[got] > 0, "round %d: token %d (top_k %d top_p %g min_p %g)", round, (int)got, (int)p.top_k, (double)p.top_p, (double)p.min_p);
+    }
+    pl_sampler_free(s);
+}
+END_TEST
+
+START_TEST(a_pick_depends_on_seed_choice_and_position_alone)
+{
+    float l[64];
+    pl_rng rng;
+    pl_rng_seed(&rng, 3);
+    for (int i = 0; i < 64; i++) l[i] = (float)pl_rng_gauss(&rng);
+    pl_sampler *a = make(64), *b = make(64);
+    pl_sample_params p = plain();
+    p.repeat_penalty = 1.1f;
+    p.repeat_last_n = -1;
+    int differ_pos = 0, differ_choice = 0;
+    int32_t history[40];
+    for (int i = 0; i < 40; i++) history[i] = (int32_t)pl_rng_below(&rng, 64);
+    for (int64_t pos = 0; pos < 200; pos++) {
+        pl_sampled x, y, z, w;
+        p.seed = 99;
+        pl_sampler_pick(a, &p, l, history, 40, pos, 0, &x);
+        pl_sampler_pick(a, &p, l, history, 40, pos + 1, 0, &y);
+        pl_sampler_pick(b, &p, l, history, 40, pos, 0, &z);
+        pl_sampler_pick(b, &p, l, history, 40, pos, 1, &w);
+        ck_assert_int_eq(x.token, z.token);
+        differ_pos += x.token != y.token;
+        differ_choice += x.token != w.token;
+    }
+    ck_assert_int_gt(differ_pos, 100);
+    ck_assert_int_gt(differ_choice, 100);
+    pl_sampler_free(a);
+    pl_sampler_free(b);
+}
+END_TEST
+
+START_TEST(the_same_tokens_come_out_on_every_machine)
+{
+    /* Made by this code once; a change of these numbers breaks replay between versions. */
+    enum { N = 1000 };
+    static float l[N];
+    for (int i = 0; i < N; i++) l[i] = (float)((i * 7919) % 1009) / 64.0f;
+    pl_sampler *s = make(N);
+    pl_sample_params p = pl_sample_defaults();
+    p.seed = 42;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < 100; i++) {
+        p.top_k = i % 2 ? 40 : 0;
+        sum = sum * 1000003 + (uint64_t)pick(s, &p, l, i);
+    }
+    ck_assert_uint_eq(sum, 13910193891911578935u);
+    pl_sampler_free(s);
+}
+END_TEST
+
+START_TEST(logprobs_are_of_the_distribution_as_the_model_gave_it)
+{
+    float l[5] = {1, 2, 3, -1, NAN};
+    double sum = exp(1 - 3) + exp(2 - 3) + 1 + exp(-1 - 3);
+    pl_sampler *s = make(5);
+    pl_sample_params p = plain();
+    p.temperature = 0;
+    p.repeat_penalty = 10;
+    p.repeat_last_n = -1;
+    p.n_logprobs = 4;
+    pl_sampled out;
+    pl_sampler_pick(s, &p, l, (int32_t[]){2}, 1, 1, 0, &out);
+    ck_assert_int_eq(out.token, 1); /* 3 was penalized to 0.3 */
+    ck_assert_float_eq_tol(out.logprob, (float)(2 - 3 - log(sum)), 1e-6f);
+    ck_assert_int_eq(out.n_top, 4);
+    const int32_t order[4] = {2, 1, 0, 3};
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(out.top[i], order[i]);
+        ck_assert_float_eq_tol(out.top_logprob[i], (float)((double)l[order[i]] - 3 - log(sum)), 1e-6f);
+    }
+    p.n_logprobs = 0;
+    pl_sampler_pick(s, &p, l, NULL, 0, 1, 0, &out);
+    ck_assert_int_eq(out.n_top, 0);
+    ck_assert_float_eq_tol(out.logprob, (float)-log(sum), 1e-6f);
+    p.n_logprobs = PL_LOGPROBS_MAX;
+    pl_sampler_pick(s, &p, l, NULL, 0, 1, 0, &out);
+    ck_assert_int_eq(out.n_top, 5);
+    ck_assert(out.top_logprob[4] == -INFINITY);
+    pl_sampler_free(s);
+}
+END_TEST
+
+START_TEST(a_pick_takes_nothing_from_the_heap_and_leaves_the_logits_alone)
+{
+    enum { N = 4096 };
+    static float l[N], before[N];
+    pl_rng rng;
+    pl_rng_seed(&rng, 5);
+    for (int i = 0; i < N; i++) before[i] = l[i] = (float)pl_rng_gauss(&rng) * 3;
+    pl_sampler *s = make(N);
+    pl_sample_params p = pl_sample_defaults();
+    p.repeat_penalty = 1.3f;
+    p.n_logprobs = 20;
+    uint64_t count = pl_alloc_count();
+    for (int32_t i = 0; i < 50; i++) {
+        pl_sampled out;
+        p.top_k = i % 3 * 40;
+        pl_sampler_pick(s, &p, l, (int32_t[]){1, 2, 3}, 3, i, 0, &out);
+    }
+    ck_assert_uint_eq(pl_alloc_count(), count);
+    ck_assert_int_eq(memcmp(l, before, sizeof l), 0);
+    pl_sampler_free(s);
+}
+END_TEST
+
+START_TEST(extreme_numbers_still_give_a_token)
+{
+    pl_sampler *s = make(3);
+    const float odd[] = {-INFINITY, INFINITY, NAN, FLT_MAX, -FLT_MAX, 0, FLT_MIN / 4};
+    pl_sampled out;
+    for (int c = 0; c < 7 * 7 * 7 * 4; c++) {
+        float l[3] = {odd[c % 7], odd[c / 7 % 7], odd[c / 49 % 7]};
+        pl_sample_params p = pl_sample_defaults();
+        p.temperature = c / 343 % 2 ? FLT_MIN / 8 : FLT_MAX;
+        p.top_k = c / 686 % 2 ? 2 : 0;
+        p.repeat_penalty = c % 5 ? 1e-30f : 1e30f;
+        p.n_logprobs = 3;
+        pl_sampler_pick(s, &p, l, (int32_t[]){0, 1}, 2, c, 0, &out);
+        ck_assert_int_ge(out.token, 0);
+        ck_assert_int_lt(out.token, 3);
+    }
+    pl_sampler_free(s);
+}
+END_TEST
+
+START_TEST(a_parameter_out_of_range_is_named)
+{
+    pl_sample_params good = pl_sample_defaults(), p;
+    pl_error err = {0};
+    ck_ok(pl_sample_check(&good, &err), err);
+#define BAD(field, value)                                                                                              \
+    p = good;                                                                                                          \
+    p.field = (value);                                                                                                 \
+    ck_status(pl_sample_check(&p, &err), PL_ERR_INVALID, err);                                                         \
+    ck_says(err, #field)
+    BAD(temperature, -0.1f);
+    BAD(temperature, NAN);
+    BAD(temperature, INFINITY);
+    BAD(top_k, -1);
+    BAD(top_p, 1.1f);
+    BAD(top_p, -0.1f);
+    BAD(top_p, NAN);
+    BAD(min_p, 1.1f);
+    BAD(min_p, NAN);
+    BAD(repeat_penalty, 0);
+    BAD(repeat_penalty, NAN);
+    BAD(repeat_last_n, -2);
+    BAD(n_logprobs, -2);
+    BAD(n_logprobs, PL_LOGPROBS_MAX + 1);
+#undef BAD
+}
+END_TEST
+
+START_TEST(a_sampler_without_memory_is_refused)
+{
+    pl_sampler *s;
+    pl_error err = {0};
+    for (uint64_t n = 1; n <= 5; n++) {
+        pl_alloc_fail_at(n);
+        pl_status got = pl_sampler_new(&s, 100, &err);
+        pl_alloc_fail_at(0);
+        ck_status(got, PL_ERR_NO_MEMORY, err);
+        ck_assert_ptr_null(s);
+    }
+    ck_status(pl_sampler_new(&s, 0, &err), PL_ERR_INVALID, err);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("sampler");
+    TCase *t = tcase_create("sampler");
+    tcase_add_test(t, temperature_0_takes_the_lowest_id_among_the_likeliest);
+    tcase_add_test(t, top_k_keeps_the_lower_ids_among_equals);
+    tcase_add_test(t, top_p_keeps_the_fewest_that_reach_it);
+    tcase_add_test(t, min_p_is_a_share_of_the_likeliest);
+    tcase_add_test(t, truncation_looks_at_the_distribution_before_the_temperature);
+    tcase_add_test(t, a_repeated_token_is_penalized_once_and_only_inside_the_window);
+    tcase_add_test(t, draws_follow_the_definition_by_the_chi_squared_test);
+    tcase_add_test(t, every_token_that_is_picked_has_a_probability_by_the_definition);
+    tcase_add_test(t, a_pick_depends_on_seed_choice_and_position_alone);
+    tcase_add_test(t, the_same_tokens_come_out_on_every_machine);
+    tcase_add_test(t, logprobs_are_of_the_distribution_as_the_model_gave_it);
+    tcase_add_test(t, a_pick_takes_nothing_from_the_heap_and_leaves_the_logits_alone);
+    tcase_add_test(t, extreme_numbers_still_give_a_token);
+    tcase_add_test(t, a_parameter_out_of_range_is_named);
+    tcase_add_test(t, a_sampler_without_memory_is_refused);
+    suite_add_tcase(s, t);
+    return ck_run(srunner_create(s));
+}
