@@ -1,0 +1,110 @@
+/* Our elementary functions against the long double ones of libm, and some exact bits that may never change. */
+#include <check.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/fmath.h"
+#include "engine/base/rng.h"
+
+Suite *fmath_suite(void);
+
+/* How far got is from want, in units of want's last place (of the smallest subnormal below that). */
+static double ulps(float got, long double want)
+{
+    if (got == (float)want) return 0;
+    int e;
+    frexpl(want, &e);
+    long double unit = ldexpl(1, e < -125 ? -149 : e - 24);
+    return (double)(fabsl((long double)got - want) / unit);
+}
+
+START_TEST(exp_and_tanh_of_floats_are_within_two_ulp)
+{
+    double worst_exp = 0, worst_tanh = 0;
+    for (uint64_t u = 0; u < 1ull << 32; u += 20011) {
+        uint32_t bits = (uint32_t)u;
+        float x;
+        memcpy(&x, &bits, 4);
+        if (x != x) {
+            ck_assert(isnan(pl_expf(x)) && isnan(pl_tanhf(x)));
+            continue;
+        }
+        worst_tanh = fmax(worst_tanh, ulps(pl_tanhf(x), tanhl(x)));
+        if (x > 88.72f || x < -103.97f) continue;
+        worst_exp = fmax(worst_exp, ulps(pl_expf(x), expl(x)));
+    }
+    for (float x = -104; x < 88.72f; x += 0.001f) worst_exp = fmax(worst_exp, ulps(pl_expf(x), expl(x)));
+    ck_assert_double_le(worst_exp, 2);
+    ck_assert_double_le(worst_tanh, 2);
+}
+END_TEST
+
+START_TEST(exp_has_its_limits)
+{
+    ck_assert_float_eq(pl_expf(0), 1);
+    ck_assert_float_eq(pl_expf(-0.0f), 1);
+    ck_assert_float_eq(pl_expf(-INFINITY), 0);
+    ck_assert_float_eq(pl_expf(-103.98f), 0);
+    ck_assert_float_eq(pl_expf(-103.9f), 0x1p-149f);
+    ck_assert(isinf(pl_expf(88.73f)) && isinf(pl_expf(INFINITY)));
+    ck_assert(!isinf(pl_expf(88.72f)));
+    ck_assert(pl_exp(-800) == 0 && isinf(pl_exp(710)) && pl_exp(0) == 1 && isnan(pl_exp(NAN)));
+    ck_assert(pl_log(1) == 0 && isinf(pl_log(0)) && isnan(pl_log(-1)) && isinf(pl_log(INFINITY)));
+}
+END_TEST
+
+static double relative(double got, long double want) { return (double)fabsl(((long double)got - want) / want); }
+
+START_TEST(doubles_are_within_1e_14)
+{
+    pl_rng r;
+    pl_rng_seed(&r, 9);
+    for (int i = 0; i < 200000; i++) {
+        double x = (pl_rng_f64(&r) - 0.5) * 1400;
+        ck_assert_double_le(relative(pl_exp(x), expl(x)), 1e-14);
+        double p = ldexp(1 + pl_rng_f64(&r), (int)pl_rng_below(&r, 2000) - 1000), q = 1 + pl_rng_gauss(&r) * 1e-3;
+        ck_assert_double_le(relative(pl_log(p), logl(p)), 1e-14);
+        if (q > 0 && q != 1) ck_assert_double_le(relative(pl_log(q), logl(q)), 1e-14);
+        double size = ldexp(pl_rng_f64(&r), (int)pl_rng_below(&r, 36) - 6), a = pl_rng_below(&r, 2) ? size : -size;
+        ck_assert_double_le(relative(pl_sin(a), sinl(a)), 1e-14);
+        ck_assert_double_le(relative(pl_cos(a), cosl(a)), 1e-14);
+        double y = (pl_rng_f64(&r) - 0.5) * 2, base = 1 + pl_rng_f64(&r) * 1e6; /* rope: base^(-2i/d) */
+        ck_assert_double_le(relative(pl_pow(base, y), powl(base, y)), 1e-14);
+    }
+    ck_assert_double_le(relative(pl_log(0x1p-1074), logl(0x1p-1074L)), 1e-14);
+    ck_assert_double_eq(pl_sin(0), 0);
+    ck_assert_double_eq(pl_cos(0), 1);
+}
+END_TEST
+
+/* These bits are part of the numeric profile: a change here means a new one. */
+START_TEST(known_bits_stay)
+{
+    uint64_t h = 1469598103934665603ull; /* FNV-1a over the results' bits */
+    for (int i = -2000; i < 2000; i++) {
+        float x = (float)i / 19.0f;
+        double d = (double)i / 7.0;
+        float f[3] = {pl_expf(x), pl_siluf(x), pl_tanhf(x)};
+        double g[4] = {pl_exp(d), pl_log(fabs(d) + 0.01), pl_sin(d), pl_cos(d)};
+        uint8_t bytes[sizeof f + sizeof g];
+        memcpy(bytes, f, sizeof f);
+        memcpy(bytes + sizeof f, g, sizeof g);
+        for (size_t j = 0; j < sizeof bytes; j++) h = (h ^ bytes[j]) * 1099511628211ull;
+    }
+    ck_assert_uint_eq(h, 13462640619301712791ull);
+}
+END_TEST
+
+Suite *fmath_suite(void)
+{
+    Suite *s = suite_create("fmath");
+    TCase *c = tcase_create("fmath");
+    tcase_add_test(c, exp_and_tanh_of_floats_are_within_two_ulp);
+    tcase_add_test(c, exp_has_its_limits);
+    tcase_add_test(c, doubles_are_within_1e_14);
+    tcase_add_test(c, known_bits_stay);
+    suite_add_tcase(s, c);
+    return s;
+}
