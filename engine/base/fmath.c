@@ -62,7 +62,7 @@ double pl_exp(double x)
 }
 
 /* log(x) = e * ln 2 + log(m), m in [sqrt(1/2), sqrt(2)); log(m) = 2 * artanh(s), s = (m - 1) / (m + 1), by its series. */
-double pl_log(double x)
+double pl_ln(double x)
 {
     static const double c[] = {0x1.642c8590b2164p-4, 0x1.8618618618618p-4, 0x1.af286bca1af28p-4, 0x1.e1e1e1e1e1e1ep-4,
                                0x1.1111111111111p-3, 0x1.3b13b13b13b14p-3, 0x1.745d1745d1746p-3, 0x1.c71c71c71c71cp-3,
@@ -86,7 +86,7 @@ double pl_log(double x)
     return fma((double)e, LN2_HI, small);
 }
 
-double pl_pow(double x, double y) { return pl_exp(y * pl_log(x)); }
+double pl_pow(double x, double y) { return pl_exp(y * pl_ln(x)); }
 
 /* x = n * pi/2 + r + lo with pi/2 in three parts (Cody and Waite). For |x| < 2^30 the first step is exact. */
 static int reduce(double x, double *r, double *lo)

@@ -69,7 +69,7 @@ double pl_rng_gauss(pl_rng *r)
         q = x * x + y * y;
     } while (q >= 1 || q == 0);
     /* The second value, y * ..., is given up, so that the stream's state is the four words and nothing else. */
-    return x * sqrt(-2 * pl_log(q) / q);
+    return x * sqrt(-2 * pl_ln(q) / q);
 }
 
 double pl_draw(uint64_t seed, uint32_t choice, uint64_t position)

@@ -91,7 +91,7 @@ static double logprobs(pl_sampler *s, int32_t n_top, pl_sampled *out)
     double sum = 0;
     if (max == -INFINITY) return 0; /* no distribution: every logprob is minus infinity */
     for (int32_t i = 0; i < s->n; i++) sum += (double)pl_expf(s->logits[i] - max);
-    double shift = -(double)max - pl_log(sum);
+    double shift = -(double)max - pl_ln(sum);
     out->n_top = n_top < s->n ? n_top : s->n;
     if (out->n_top == 0) return shift;
     pl_best_k(s->logits, s->n, out->n_top, s->a);
