@@ -203,6 +203,7 @@ static const pl_backend_vt vtable = {
     .buffer_base = buffer_base,
     .copy_in = copy_bytes,
     .copy_out = copy_bytes,
+    .copy = copy_bytes,
     .supports = supports,
     .scratch = scratch_of,
     .compute = compute,

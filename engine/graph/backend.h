@@ -18,6 +18,8 @@ typedef struct pl_backend_vt {
     void *(*buffer_base)(pl_backend_buffer *buf);
     pl_status (*copy_in)(pl_backend *b, void *dst, const void *src, size_t size, pl_error *err);
     pl_status (*copy_out)(pl_backend *b, void *dst, const void *src, size_t size, pl_error *err);
+    /* Between two places of this backend that do not overlap. */
+    pl_status (*copy)(pl_backend *b, void *dst, const void *src, size_t size, pl_error *err);
 
     /* Whether this node of a graph can run here. */
     bool (*supports)(const pl_backend *b, const pl_tensor *t);

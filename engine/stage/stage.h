@@ -36,7 +36,8 @@ typedef enum { PL_KV_OPEN = 1, PL_KV_EXTEND, PL_KV_FORK, PL_KV_TRUNCATE, PL_KV_C
 typedef struct pl_kv_op {
     pl_kv_kind kind;
     int32_t seq;
-    int32_t src;                    /* FORK: share src's first n_pos positions (whole blocks are shared, the last partial one is copied to blocks[0]) */
+    int32_t src;                    /* FORK: seq, which is open and empty, gets src's first n_pos positions (whole blocks are shared, the last partial one
+                                     * is copied to blocks[0]; so n_blocks is 1 when n_pos ends inside a block, else 0) */
     int32_t n_pos;                  /* FORK, TRUNCATE */
     const int32_t *blocks;          /* EXTEND: appended to the sequence's table */
     int32_t n_blocks;
@@ -46,7 +47,8 @@ typedef struct pl_kv_op {
 } pl_kv_op;
 
 typedef struct pl_row {
-    int32_t seq, pos, token;        /* token: the id at this position; used by the first stage and for the history */
+    int32_t seq, pos, token;        /* token: the id at this position; used by the first stage and for the history. On the stage with the head, -1 is
+                                     * the token that it sampled for this position; stages in the middle do not look at it */
     bool logits;                    /* sample the token at pos + 1 from this row */
 } pl_row;
 
@@ -57,13 +59,14 @@ typedef struct pl_micro_batch {
     int32_t n_rows;                 /* 0 is allowed: only operations */
     const float *hidden_in;         /* f32 [n_rows, n_embd]; NULL on the first stage */
     float *hidden_out;              /* f32 [n_rows, n_embd], written; NULL on the last stage */
-    pl_sampled *sampled;            /* one per row with logits, in order; NULL unless last stage */
+    pl_sampled *sampled;            /* one per row with logits, in order; NULL unless last stage, and there when only logits_out is wanted */
     float *logits_out;              /* f32 [rows with logits, n_vocab], NULL when not wanted; last stage */
 } pl_micro_batch;
 
 /* Runs it. Everything is checked before anything changes: an unknown sequence, a block out of range or used twice, a position that does not
  * follow (rows of one sequence are ascending without gaps from its length), a token outside the vocabulary, too many rows:
- * PL_ERR_INVALID, and the stage is as before. The bits of a row's result depend on its sequence alone. */
+ * PL_ERR_INVALID, and the stage is as before. A block that several sequences share is never written: a row in one is PL_ERR_INVALID too.
+ * PL_ERR_NO_MEMORY: no room for the description of a graph; the sequences are then as after the batch, with rows missing: close the stage. The bits of a row's result depend on its sequence alone. */
 PL_MUST_CHECK pl_status pl_stage_run(pl_stage *s, const pl_micro_batch *mb, pl_error *err);
 
 /* The known-graph checksum of this build and machine: a fixed tiny model of every weight type, run on fixed input. Nodes of one pipeline agree on it. */

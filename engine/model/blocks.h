@@ -1,0 +1,27 @@
+/* The parts that decoders are made of. Each records nodes; a NULL tensor passes through to the end (op.h).
+ * il counts from the first layer of the build. */
+#pragma once
+
+#include "engine/model/arch.h"
+
+/* x [n_embd, n_rows]: the rows of the embedding, or what the stage before sent. */
+pl_tensor *pl_block_embed(pl_build *b);
+
+/* w times x, plus bias [m] where that is not NULL. */
+pl_tensor *pl_block_linear(pl_build *b, pl_tensor *w, pl_tensor *bias, pl_tensor *x);
+
+/* Causal self-attention with rotary positions over the paged cache, of x [n_embd, n_rows], already normalised.
+ * Gives [n_embd, n_rows]; of only the rows in b->io.out_ids when last and some rows are not wanted: what the others would give is read by nobody. With
+ * last and no row wanted, gives the store into the cache and sets *stored_only. */
+pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, bool *stored_only);
+
+/* down(silu(gate(x)) * up(x)) (Shazeer 2020) */
+pl_tensor *pl_block_swiglu(pl_build *b, int32_t il, pl_tensor *x);
+
+/* Whether il is the last layer before the head, where only rows that want logits go on. */
+bool pl_block_is_last(const pl_build *b, int32_t il);
+/* x [m, n_rows] -> [m, n_out]: the rows that want logits. */
+pl_tensor *pl_block_wanted_rows(pl_build *b, pl_tensor *x);
+
+/* Logits [n_vocab, n_out] of x [n_embd, n_out]: the last norm, and the output matrix or the tied embedding. */
+pl_tensor *pl_block_head(pl_build *b, pl_tensor *x);

@@ -1,0 +1,99 @@
+#include <inttypes.h>
+
+#include "engine/base/alloc.h"
+#include "engine/model/model.h"
+
+static pl_tensor *leaf(pl_graph_ctx *c, const pl_model_profile *p, int32_t index, const pl_graph_request *r)
+{
+    if (index < 0) return NULL;
+    const pl_gguf_tensor *t = pl_gguf_tensor_at(p->g, (size_t)index);
+    pl_layout layout = PL_LAYOUT_PLAIN;
+    const void *data = r->weight ? r->weight(r->user, (size_t)index, &layout) : NULL;
+    char name[PL_NAME_MAX];
+    size_t n = t->name.size < sizeof name - 1 ? t->name.size : sizeof name - 1;
+    memcpy(name, t->name.data, n);
+    name[n] = 0;
+    return pl_new_weight(c, t->type, layout, 2, t->ne, data, name);
+}
+
+/* Makes all leaves. False when a weight that is there could not be made. */
+static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_request *r)
+{
+    const pl_hparams *hp = b->hp;
+    pl_graph_ctx *c = b->c;
+    bool ok = true;
+    for (int32_t il = 0; il < b->layer_end - b->layer_first; il++) {
+        int32_t l = b->layer_first + il;
+        for (int s = 0; s < PL_W_LAYER_COUNT; s++) {
+            b->layer_weights[il][s] = leaf(c, p, p->index.layers[l][s], r);
+            ok = ok && (b->layer_weights[il][s] != NULL) == (p->index.layers[l][s] >= 0);
+        }
+        int64_t block = 2 * (int64_t)PL_KV_PAGE * hp->d_head * hp->n_head_kv;
+        b->kv[il] = pl_new_weight(c, r->kv_type, PL_LAYOUT_PLAIN, 2, (int64_t[]){block, r->n_blocks},
+                                  r->kv ? r->kv(r->user, l) : NULL, "kv");
+        if (b->kv[il]) pl_set_name(b->kv[il], "kv.%" PRId32, l);
+        ok = ok && b->kv[il];
+    }
+    /* rope_freqs is not a leaf: the stage reads it once, for the table. */
+    bool wanted[PL_W_COUNT] = {[PL_W_OUTPUT_NORM] = b->head, [PL_W_OUTPUT] = b->head};
+    wanted[PL_W_TOKEN_EMBD] = b->embed || (b->head && p->index.model[PL_W_OUTPUT] < 0);
+    for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++) {
+        if (!wanted[s]) continue;
+        b->weights[s] = leaf(c, p, p->index.model[s], r);
+        ok = ok && (b->weights[s] != NULL) == (p->index.model[s] >= 0);
+    }
+
+    int64_t n = b->n_rows;
+    pl_model_graph *io = &b->io;
+    if (b->embed)
+        io->ids = pl_new_input(c, PL_TYPE_I32, 1, &n, "ids");
+    else
+        io->hidden = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->n_embd, n}, "hidden_in");
+    io->pos = pl_new_input(c, PL_TYPE_I32, 1, &n, "pos");
+    io->slots = pl_new_input(c, PL_TYPE_I32, 1, &n, "slots");
+    io->tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){r->n_pages, n}, "tables");
+    io->rope = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->rope.n_rot, n}, "rope");
+    bool gathers = b->head && b->n_out > 0 && b->n_out < b->n_rows;
+    if (gathers) io->out_ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){b->n_out}, "out_ids");
+    return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && io->rope && (io->out_ids || !gathers);
+}
+
+pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows, int32_t n_out)
+{
+    return (pl_graph_request){.layer_first = shape->layer_first,
+                              .layer_end = shape->layer_end,
+                              .embed = pl_shape_embeds(shape),
+                              .head = pl_shape_has_head(shape, p),
+                              .n_rows = n_rows,
+                              .n_out = pl_shape_has_head(shape, p) ? n_out : 0,
+                              .n_pages = pl_shape_pages(shape),
+                              .n_blocks = shape->n_blocks,
+                              .kv_type = shape->kv_type};
+}
+
+pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx *c, const pl_model_profile *p, const pl_graph_request *r, pl_error *err)
+{
+    *out = NULL;
+    size_t n = (size_t)(r->layer_end - r->layer_first);
+    pl_build b = {.c = c,
+                  .hp = &p->hp,
+                  .layer_first = r->layer_first,
+                  .layer_end = r->layer_end,
+                  .embed = r->embed,
+                  .head = r->head,
+                  .n_rows = r->n_rows,
+                  .n_out = r->n_out};
+    b.layer_weights = pl_calloc(n, sizeof *b.layer_weights);
+    b.kv = pl_calloc(n, sizeof *b.kv);
+    pl_status s = PL_OK;
+    if (b.layer_weights == NULL || b.kv == NULL || !make_leaves(&b, p, r)) {
+        s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a graph of %zu layers", n);
+    } else {
+        pl_tensor *output = p->arch->build(&b);
+        s = pl_graph_build(out, c, &output, 1, err);
+        *io = b.io;
+    }
+    pl_free(b.layer_weights);
+    pl_free(b.kv);
+    return s;
+}

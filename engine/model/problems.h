@@ -1,0 +1,18 @@
+/* All that is wrong with a file, gathered into one error: whoever made the file should not have to come back for each line. */
+#pragma once
+
+#include "engine/base/buf.h"
+#include "engine/base/status.h"
+
+typedef struct pl_problems {
+    pl_buf text; /* sentences separated by "; " */
+    int n, n_shown;
+    bool unsupported; /* at least one is not known to this build, rather than wrong */
+} pl_problems;
+
+void pl_problem(pl_problems *p, const char *fmt, ...) PL_PRINTF(2, 3);
+/* As pl_problem, for what is well formed but not known to this build. */
+void pl_problem_unsupported(pl_problems *p, const char *fmt, ...) PL_PRINTF(2, 3);
+/* PL_OK when there was none; otherwise PL_ERR_FORMAT (PL_ERR_UNSUPPORTED when nothing is wrong but something is
+ * unknown) with all of them. Frees p in any case. */
+PL_MUST_CHECK pl_status pl_problems_done(pl_problems *p, const char *what, pl_error *err);

@@ -1,0 +1,259 @@
+#include "engine/model/profile.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "engine/base/alloc.h"
+#include "engine/model/kv.h"
+#include "engine/model/model.h"
+
+/* One run makes logits for at most so many rows, or for one row of every sequence: they are a vocabulary wide each. */
+#define OUT_ROWS_MIN 32
+
+pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_error *err)
+{
+    *out = NULL;
+    pl_str arch_name = {0};
+    bool found = false;
+    PL_TRY(pl_gguf_get_str(g, "general.architecture", &arch_name, &found, err));
+    if (!found) return pl_fail(err, PL_ERR_FORMAT, "model: key general.architecture is missing");
+    const pl_arch *arch = pl_arch_find(arch_name);
+    if (arch == NULL)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "model: architecture \"%.*s\" is not known to this build, which has: %s",
+                       (int)(arch_name.size > 64 ? 64 : arch_name.size), arch_name.data, pl_arch_names());
+
+    pl_model_profile *p = pl_calloc(1, sizeof *p);
+    if (p == NULL) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a model's profile");
+    p->g = g;
+    p->arch = arch;
+    pl_problems problems = {0};
+    pl_status s;
+    pl_hparams_read(&p->hp, g, arch->name, &problems);
+    p->hp.rope.neox = arch->rope_neox;
+    if (arch->check) arch->check(&p->hp, g, &problems);
+    /* Shapes mean nothing before the numbers are right. */
+    bool numbers_ok = problems.n == 0 && p->hp.n_vocab > 0;
+    if (numbers_ok && (s = pl_weights_find(&p->index, g, arch, &p->hp, &problems, err)) != PL_OK) {
+        pl_buf_fini(&problems.text);
+        goto fail;
+    }
+    if (!numbers_ok && p->hp.n_vocab == 0 && problems.n == 0) pl_problem(&problems, "tensor token_embd.weight is missing");
+    if ((s = pl_problems_done(&problems, "model", err)) != PL_OK) goto fail;
+
+    pl_str name = {0};
+    pl_error ignored;
+    if (pl_gguf_get_str(g, "general.name", &name, &found, &ignored) != PL_OK) name = (pl_str){0};
+    p->name = pl_strndup(name.size ? name.data : "", name.size);
+    if (p->name == NULL) {
+        s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a model's profile");
+        goto fail;
+    }
+    *out = p;
+    return PL_OK;
+fail:
+    pl_model_profile_close(p);
+    return s;
+}
+
+void pl_model_profile_close(pl_model_profile *p)
+{
+    if (p == NULL) return;
+    pl_weights_fini(&p->index);
+    pl_free(p->name);
+    pl_free(p);
+}
+
+const char *pl_model_arch(const pl_model_profile *p) { return p->arch->name; }
+const char *pl_model_name(const pl_model_profile *p) { return p->name; }
+int32_t pl_model_n_layer(const pl_model_profile *p) { return p->hp.n_layer; }
+int32_t pl_model_n_embd(const pl_model_profile *p) { return p->hp.n_embd; }
+int32_t pl_model_n_vocab(const pl_model_profile *p) { return p->hp.n_vocab; }
+int32_t pl_model_n_ctx_train(const pl_model_profile *p) { return p->hp.n_ctx_train; }
+
+static int by_index(const void *a, const void *b)
+{
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef struct list {
+    size_t n, *out;
+} list;
+
+static void add(list *l, int32_t index)
+{
+    if (index < 0) return;
+    if (l->out) l->out[l->n] = (size_t)index;
+    l->n++;
+}
+
+size_t pl_model_stage_tensors(const pl_model_profile *p, int32_t layer_first, int32_t layer_end, size_t *out)
+{
+    list l = {0, out};
+    bool embeds = layer_first == 0, head = layer_end == p->hp.n_layer;
+    bool tied = p->index.model[PL_W_OUTPUT] < 0;
+    if (embeds || (head && tied)) add(&l, p->index.model[PL_W_TOKEN_EMBD]);
+    if (head) {
+        add(&l, p->index.model[PL_W_OUTPUT_NORM]);
+        add(&l, p->index.model[PL_W_OUTPUT]);
+    }
+    add(&l, p->index.model[PL_W_ROPE_FREQS]);
+    for (int32_t i = layer_first; i < layer_end; i++)
+        for (int s = 0; s < PL_W_LAYER_COUNT; s++) add(&l, p->index.layers[i][s]);
+    if (out) qsort(out, l.n, sizeof *out, by_index);
+    return l.n;
+}
+
+/* The tensors of one unit, each with what a visitor makes of it, added up. */
+static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)(const pl_gguf_tensor *t))
+{
+    uint64_t sum = 0;
+    const int32_t *model = p->index.model;
+    int32_t list_of[PL_W_LAYER_COUNT + PL_W_COUNT];
+    int n = 0;
+    if (unit == PL_UNIT_EMBED) {
+        list_of[n++] = model[PL_W_TOKEN_EMBD];
+    } else if (unit == PL_UNIT_HEAD) {
+        list_of[n++] = model[PL_W_OUTPUT_NORM];
+        list_of[n++] = model[PL_W_OUTPUT] >= 0 ? model[PL_W_OUTPUT] : model[PL_W_TOKEN_EMBD];
+    } else {
+        for (int s = 0; s < PL_W_LAYER_COUNT; s++) list_of[n++] = p->index.layers[unit][s];
+        list_of[n++] = model[PL_W_ROPE_FREQS]; /* every stage has it: an upper bound counts it per layer */
+    }
+    for (int i = 0; i < n; i++)
+        if (list_of[i] >= 0) sum += of(pl_gguf_tensor_at(p->g, (size_t)list_of[i]));
+    return sum;
+}
+
+static uint64_t bytes_of(const pl_gguf_tensor *t) { return t->size; }
+static uint64_t macs_of(const pl_gguf_tensor *t) { return t->ne[1] > 1 ? (uint64_t)t->ne[0] * (uint64_t)t->ne[1] : 0; }
+
+uint64_t pl_model_unit_bytes(const pl_model_profile *p, int32_t unit) { return sum_unit(p, unit, bytes_of); }
+
+uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit)
+{
+    return unit == PL_UNIT_EMBED ? 0 : sum_unit(p, unit, macs_of); /* a row is looked up, not multiplied */
+}
+
+uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_type kv_type)
+{
+    (void)layer; /* llama's layers are alike; others will not be */
+    return 2 * (uint64_t)PL_KV_PAGE * (uint64_t)p->hp.d_head * (uint64_t)p->hp.n_head_kv * pl_type_get(kv_type)->bytes;
+}
+
+pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_error *err)
+{
+    if (s->layer_first < 0 || s->layer_end <= s->layer_first || s->layer_end > p->hp.n_layer)
+        return pl_fail(err, PL_ERR_INVALID, "layers %" PRId32 "..%" PRId32 " of a model with %" PRId32, s->layer_first, s->layer_end, p->hp.n_layer);
+    if (s->kv_type != PL_TYPE_F16 && s->kv_type != PL_TYPE_F32)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "a cache of %s: only F16 and F32 are known", pl_type_name(s->kv_type));
+    /* The bounds keep products of a shape's numbers inside 64 bits, and slots inside int32. */
+    const struct {
+        const char *name;
+        int32_t value, max;
+    } bounds[] = {
+        {"n_blocks", s->n_blocks, INT32_MAX / PL_KV_PAGE}, {"n_ctx", s->n_ctx, 1 << 28},      {"n_seqs", s->n_seqs, 1 << 16},
+        {"n_rows", s->n_rows, 1 << 16},                    {"n_threads", s->n_threads, 1024},
+    };
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        if (bounds[i].value < 1 || bounds[i].value > bounds[i].max)
+            return pl_fail(err, PL_ERR_INVALID, "%s is %" PRId32 ", not in 1..%" PRId32, bounds[i].name, bounds[i].value, bounds[i].max);
+    return PL_OK;
+}
+
+/* Every product quantizes its activations on the scratch, and packs one group of rows per thread; attention keeps the state of some rows
+ * per thread. Upper bounds of what engine/cpu asks for, from the weights' shapes, so that placement needs no backend. */
+static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape, size_t n_out_max)
+{
+    size_t most = 0, n_threads = (size_t)shape->n_threads;
+    size_t n = pl_model_stage_tensors(p, shape->layer_first, shape->layer_end, NULL);
+    size_t *list_of = pl_calloc(n, sizeof *list_of);
+    if (list_of == NULL) return SIZE_MAX;
+    pl_model_stage_tensors(p, shape->layer_first, shape->layer_end, list_of);
+    bool has_head = pl_shape_has_head(shape, p);
+    int32_t head = p->index.model[PL_W_OUTPUT] >= 0 ? p->index.model[PL_W_OUTPUT] : p->index.model[PL_W_TOKEN_EMBD];
+    for (size_t i = 0; i < n; i++) {
+        const pl_gguf_tensor *t = pl_gguf_tensor_at(p->g, list_of[i]);
+        bool is_head = (int32_t)list_of[i] == head, is_embed = (int32_t)list_of[i] == p->index.model[PL_W_TOKEN_EMBD];
+        if (t->n_dims < 2 || (is_embed && !(is_head && has_head))) continue;
+        size_t rows = is_head ? n_out_max : (size_t)shape->n_rows, k = (size_t)t->ne[0];
+        size_t act = pl_type_get(t->type)->is_quantized ? k + k / 8 * 3 : k * 4;
+        size_t size = rows * act + 64 + n_threads * (16 * pl_type_row_size(t->type, t->ne[0]) + 64 + 512);
+        if (size > most) most = size;
+    }
+    pl_free(list_of);
+    size_t states = 8 * (size_t)(p->hp.n_head / p->hp.n_head_kv), d_bytes = (size_t)p->hp.d_head * sizeof(float);
+    size_t attention = n_threads * (2 * states * d_bytes + 2 * PL_KV_PAGE * d_bytes + 3 * states * 4 + 7 * 64);
+    return attention > most ? attention : most;
+}
+
+/* In steady state the intermediates of a layer take the places of the layer before, so three layers have the peak of all. */
+#define PLANNED_LAYERS 3
+/* A tensor's description and its entries in the graph's arrays (graph_impl.h). */
+#define TENSOR_BYTES (sizeof(pl_tensor) + 80)
+#define GRAPH_BYTES (2 * 65536) /* what an arena may leave unused, and the rest of a graph */
+
+static pl_status plan_layers(const pl_model_profile *p, pl_graph_request r, int32_t n_layers, size_t *peak, size_t *n_tensors, pl_error *err)
+{
+    if (r.head)
+        r.layer_first = r.layer_end - n_layers;
+    else
+        r.layer_end = r.layer_first + n_layers;
+    pl_graph_ctx *c;
+    PL_TRY(pl_graph_ctx_new(&c, err));
+    pl_graph *g;
+    pl_model_graph io;
+    pl_status s = pl_model_graph_build(&g, &io, c, p, &r, err);
+    if (s == PL_OK) s = pl_graph_plan(g, PL_MODEL_ALIGN, peak, err);
+    if (s == PL_OK) *n_tensors = (size_t)pl_graph_n_nodes(g) + (size_t)pl_graph_n_leaves(g);
+    pl_graph_ctx_free(c);
+    return s;
+}
+
+pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape *shape, pl_compute_plan *out, pl_error *err)
+{
+    *out = (pl_compute_plan){0};
+    int32_t n_layer = shape->layer_end - shape->layer_first, planned = n_layer < PLANNED_LAYERS ? n_layer : PLANNED_LAYERS;
+    out->n_out_max = shape->n_seqs > OUT_ROWS_MIN ? shape->n_seqs : OUT_ROWS_MIN;
+    if (out->n_out_max > shape->n_rows) out->n_out_max = shape->n_rows;
+    pl_graph_request r = pl_graph_request_of(shape, p, shape->n_rows, out->n_out_max);
+    size_t n_tensors = 0;
+    PL_TRY(plan_layers(p, r, planned, &out->intermediates, &n_tensors, err));
+    if (n_layer > planned) {
+        size_t peak, fewer;
+        PL_TRY(plan_layers(p, r, planned - 1, &peak, &fewer, err));
+        n_tensors += (n_tensors - fewer) * (size_t)(n_layer - planned);
+    }
+    /* Best fit is not monotonic in the sizes: a smaller batch may leave a hole that the largest does not. */
+    out->intermediates += out->intermediates / 32 + 4096;
+    out->scratch = scratch_of(p, shape, (size_t)out->n_out_max);
+    if (out->scratch == SIZE_MAX) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to plan a stage");
+    size_t n_seqs = (size_t)shape->n_seqs, n_rows = (size_t)shape->n_rows;
+    out->tables = pl_kv_bytes(shape->n_seqs, shape->n_blocks, shape->n_ctx) + n_rows * PL_STAGE_ROW_BYTES;
+    if (r.head) {
+        out->tables += n_seqs * ((size_t)shape->n_ctx * sizeof(int32_t) + PL_STAGE_SEQ_BYTES);
+        out->sampler = (size_t)p->hp.n_vocab * PL_STAGE_SAMPLER_BYTES;
+    }
+    out->graphs = PL_STAGE_GRAPHS_MAX * (n_tensors * TENSOR_BYTES + GRAPH_BYTES);
+    return PL_OK;
+}
+
+pl_stage_memory pl_model_stage_memory(const pl_model_profile *p, const pl_stage_shape *shape)
+{
+    pl_stage_memory m = {0};
+    pl_compute_plan plan;
+    pl_error ignored;
+    if (pl_shape_check(shape, p, &ignored) != PL_OK || pl_model_compute_plan(p, shape, &plan, &ignored) != PL_OK)
+        return (pl_stage_memory){UINT64_MAX, UINT64_MAX, UINT64_MAX};
+
+    size_t n = pl_model_stage_tensors(p, shape->layer_first, shape->layer_end, NULL);
+    size_t *list_of = pl_calloc(n, sizeof *list_of);
+    if (list_of == NULL) return (pl_stage_memory){UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    pl_model_stage_tensors(p, shape->layer_first, shape->layer_end, list_of);
+    for (size_t i = 0; i < n; i++) m.weights += pl_gguf_tensor_at(p->g, list_of[i])->size;
+    pl_free(list_of);
+    for (int32_t l = shape->layer_first; l < shape->layer_end; l++)
+        m.kv += pl_model_kv_block_bytes(p, l, shape->kv_type) * (uint64_t)shape->n_blocks;
+    m.compute = (uint64_t)plan.intermediates + plan.scratch + plan.tables + plan.sampler + plan.graphs;
+    return m;
+}

@@ -1,0 +1,102 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "engine/base/alloc.h"
+#include "engine/base/map.h"
+#include "engine/model/model.h"
+
+static int64_t dim_of(const pl_hparams *hp, pl_dim d)
+{
+    switch (d) {
+    case PL_DIM_EMBD: return hp->n_embd;
+    case PL_DIM_VOCAB: return hp->n_vocab;
+    case PL_DIM_Q: return (int64_t)hp->d_head * hp->n_head;
+    case PL_DIM_KV: return (int64_t)hp->d_head * hp->n_head_kv;
+    case PL_DIM_FF: return hp->n_ff;
+    case PL_DIM_COUPLES: return hp->rope.n_rot / 2;
+    case PL_DIM_END: break;
+    }
+    return 1;
+}
+
+/* Whether t is what spec says; otherwise adds a problem. */
+static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, const pl_hparams *hp, pl_problems *problems)
+{
+    bool is_matrix = spec->dims[1] != PL_DIM_END;
+    int64_t ne0 = dim_of(hp, spec->dims[0]), ne1 = is_matrix ? dim_of(hp, spec->dims[1]) : 1;
+    int name_size = (int)(t->name.size > 64 ? 64 : t->name.size);
+    if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
+        pl_problem(problems, "tensor %.*s is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "], not [%" PRId64 ", %" PRId64 "]", name_size,
+                   t->name.data, t->ne[0], t->ne[1], t->ne[2], t->ne[3], ne0, ne1);
+    const pl_type_info *type = pl_type_get(t->type);
+    if (is_matrix ? type == NULL || type->act == PL_ACT_NONE : t->type != PL_TYPE_F32)
+        pl_problem_unsupported(problems, "tensor %.*s is %s, %s", name_size, t->name.data, pl_type_name(t->type),
+                               is_matrix ? "which is not a weight type" : "not F32");
+}
+
+static int32_t find(const pl_gguf *g, const char *name, const pl_weight_spec *spec, const pl_hparams *hp, pl_map *index, bool *used, pl_problems *problems)
+{
+    uint64_t i;
+    if (!pl_map_get(index, pl_str_from(name), &i)) {
+        if (!(spec->flags & PL_SPEC_OPTIONAL)) pl_problem(problems, "tensor %s is missing", name);
+        return -1;
+    }
+    used[i] = true;
+    check_tensor(pl_gguf_tensor_at(g, (size_t)i), spec, hp, problems);
+    return (int32_t)i;
+}
+
+/* Old converters wrote each layer's rotary frequencies, which follow from the metadata; every reader ignores them. */
+static bool is_ignored(pl_str name)
+{
+    static const char suffix[] = "attn_rot_embd.weight";
+    size_t n = sizeof suffix - 1;
+    return name.size >= n && memcmp(name.data + name.size - n, suffix, n) == 0;
+}
+
+pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp, pl_problems *problems, pl_error *err)
+{
+    size_t n = pl_gguf_n_tensors(g);
+    *out = (pl_weight_index){0};
+    for (int s = 0; s < PL_W_COUNT; s++) out->model[s] = -1;
+    pl_map index = {0};
+    bool *used = pl_calloc(n ? n : 1, sizeof *used);
+    out->layers = pl_calloc((size_t)hp->n_layer, sizeof *out->layers);
+    bool ok = used != NULL && out->layers != NULL && n <= INT32_MAX;
+    for (size_t i = 0; ok && i < n; i++) ok = pl_map_set(&index, pl_gguf_tensor_at(g, i)->name, i);
+    if (!ok) {
+        pl_map_fini(&index);
+        pl_free(used);
+        pl_weights_fini(out);
+        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the index of %zu tensors", n);
+    }
+
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        for (int s = 0; s < PL_W_LAYER_COUNT; s++) out->layers[l][s] = -1;
+    for (const pl_weight_spec *spec = arch->specs; spec->name; spec++) {
+        if (spec->slot >= PL_W_LAYER_COUNT) {
+            out->model[spec->slot] = find(g, spec->name, spec, hp, &index, used, problems);
+            continue;
+        }
+        for (int32_t l = 0; l < hp->n_layer; l++) {
+            char name[128];
+            snprintf(name, sizeof name, "blk.%" PRId32 ".%s", l, spec->name);
+            out->layers[l][spec->slot] = find(g, name, spec, hp, &index, used, problems);
+        }
+    }
+    /* A tensor that we would not use means that the model is not the function that we would compute. */
+    for (size_t i = 0; i < n; i++) {
+        pl_str name = pl_gguf_tensor_at(g, i)->name;
+        if (!used[i] && !is_ignored(name))
+            pl_problem_unsupported(problems, "tensor %.*s is not known to architecture %s", (int)(name.size > 64 ? 64 : name.size), name.data, arch->name);
+    }
+    pl_map_fini(&index);
+    pl_free(used);
+    return PL_OK;
+}
+
+void pl_weights_fini(pl_weight_index *w)
+{
+    pl_free(w->layers);
+    *w = (pl_weight_index){0};
+}
