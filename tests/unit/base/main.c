@@ -1,0 +1,6 @@
+#include "tests/unit/base/suites.h"
+
+int main(void)
+{
+    return ck_run(memory_suite(), text_suite(), json_suite(), system_suite(), pool_suite(), NULL);
+}
