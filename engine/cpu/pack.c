@@ -2,7 +2,7 @@
  * products on plain weights, which pack each group on the fly; the loop is then about as fast as memory is. */
 #include "engine/cpu/pack.h"
 
-enum { ROWS = PL_PACK_ROWS, FIELDS_MAX = 5, PLAIN_BLOCK_MAX = 256 };
+enum { ROWS = PL_PACK_ROWS, FIELDS_MAX = 8, PLAIN_BLOCK_MAX = 256 };
 
 typedef enum change {
     AS_IS,
@@ -15,6 +15,7 @@ typedef struct field {
     uint8_t bytes;  /* of a unit: 2 or 4 */
     uint8_t change;
     uint16_t offset; /* in the plain block */
+    uint8_t more;    /* that many of the next fields, of as many units, take turns with this one unit by unit */
 } field;
 
 /* Formats of the plain blocks: the structs in https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h */
@@ -28,8 +29,20 @@ static const field fields[PL_TYPE_COUNT][FIELDS_MAX + 1] = {
     [PL_TYPE_Q5_0] = {{1, 2, AS_IS, 0}, {1, 4, FIFTH_BITS, 2}, {4, 4, AS_IS, 6}},
     [PL_TYPE_Q5_1] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {1, 4, FIFTH_BITS, 4}, {4, 4, AS_IS, 8}},
     [PL_TYPE_Q4_K] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {3, 4, AS_IS, 4}, {32, 4, AS_IS, 16}},
-    [PL_TYPE_Q5_K] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {3, 4, AS_IS, 4}, {8, 4, AS_IS, 16}, {32, 4, AS_IS, 48}},
-    [PL_TYPE_Q6_K] = {{1, 2, AS_IS, 208}, {4, 4, AS_IS, 192}, {16, 4, AS_IS, 128}, {32, 4, AS_IS, 0}},
+    [PL_TYPE_Q5_K] = {{1, 2, AS_IS, 0},
+                      {1, 2, AS_IS, 2},
+                      {3, 4, AS_IS, 4},
+                      {8, 4, AS_IS, 16, .more = 1},
+                      {8, 4, AS_IS, 48},
+                      {24, 4, AS_IS, 80}},
+    [PL_TYPE_Q6_K] = {{1, 2, AS_IS, 208},
+                      {4, 4, AS_IS, 192},
+                      {8, 4, AS_IS, 128, .more = 2},
+                      {8, 4, AS_IS, 0},
+                      {8, 4, AS_IS, 32},
+                      {8, 4, AS_IS, 160, .more = 2},
+                      {8, 4, AS_IS, 64},
+                      {8, 4, AS_IS, 96}},
 };
 
 static bool known(pl_type type)
@@ -98,13 +111,15 @@ void pl_pack_group(pl_type type, int64_t k, const void *rows, size_t row_stride,
     uint8_t *out = group;
     for (int64_t b = 0; b < k / info->block; b++) {
         size_t block = (size_t)b * info->bytes;
-        for (const field *f = fields[type]; f->units != 0; f++) {
-            for (int u = 0; u < f->units; u++, out += ROWS * f->bytes) {
-                size_t at = block + f->offset + (size_t)u * f->bytes;
+        for (const field *first = fields[type]; first->units != 0; first += 1 + first->more) {
+            for (int i = 0; i < first->units * (1 + first->more); i++) {
+                const field *f = first + i % (1 + first->more);
+                size_t at = block + f->offset + (size_t)(i / (1 + first->more) * f->bytes);
                 if (f->bytes == 2)
                     for (int r = 0; r < ROWS; r++) memcpy(out + 2 * r, row[r] + at, 2);
                 else
                     for (int r = 0; r < ROWS; r++) store32(out + 4 * r, pack_unit(load32(row[r] + at), f->change));
+                out += ROWS * f->bytes;
             }
         }
     }
@@ -113,13 +128,15 @@ void pl_pack_group(pl_type type, int64_t k, const void *rows, size_t row_stride,
 /* The plain block of one row out of a packed block of 16 rows. */
 static void unpack_block(pl_type type, const uint8_t *packed, int r, uint8_t *plain)
 {
-    for (const field *f = fields[type]; f->units != 0; f++) {
-        for (int u = 0; u < f->units; u++, packed += ROWS * f->bytes) {
-            uint8_t *at = plain + f->offset + (size_t)u * f->bytes;
+    for (const field *first = fields[type]; first->units != 0; first += 1 + first->more) {
+        for (int i = 0; i < first->units * (1 + first->more); i++) {
+            const field *f = first + i % (1 + first->more);
+            uint8_t *at = plain + f->offset + (size_t)(i / (1 + first->more) * f->bytes);
             if (f->bytes == 2)
                 memcpy(at, packed + 2 * r, 2);
             else
                 store32(at, unpack_unit(load32(packed + 4 * r), f->change));
+            packed += ROWS * f->bytes;
         }
     }
 }

@@ -15,14 +15,16 @@
  *   Q5_0        352 (block 32)      u16 d, u32 fifth, 4 x u32 nibbles
  *   Q5_1        384 (block 32)      u16 d, u16 m, u32 fifth, 4 x u32 nibbles
  *   Q4_K        2304 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 32 x u32 nibbles
- *   Q5_K        2816 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 8 x u32 fifth, 32 x u32 nibbles
- *   Q6_K        3360 (block 256)    u16 d, 4 x u32 scales, 16 x u32 upper, 32 x u32 nibbles
+ *   Q5_K        2816 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 8 x (u32 fifth, u32 nibbles), 24 x u32 nibbles
+ *   Q6_K        3360 (block 256)    u16 d, 4 x u32 scales, 16 x (u32 upper, u32 nibbles, u32 nibbles)
  *
- * Which column k of the block is where, b being the byte within a unit:
+ * The order within a block is that in which kernels read, which keeps the processor's prefetcher going.
+ *
+ * Which column k of the block is where, b being the byte within a unit, and units counted for each kind of field:
  *   bytes              k = 4j + b is byte b of unit j, with bit 7 flipped (q + 128)
  *   nibbles, block 32  k = 4j + b is the low nibble of byte b of unit j, k + 16 the high one
  *   nibbles, Q4_K Q5_K k = 64c + 4j + b (j < 8) is the low nibble of byte b of unit 8c + j, k + 32 the high one
- *   nibbles, Q6_K      k = 128a + 32s + 4j + b is the low (s < 2) or high nibble of byte b of unit 16a + 8 (s % 2) + j
+ *   nibbles, Q6_K      k = 128a + 32s + 4j + b is the low (s < 2) or high nibble of byte b of unit 16a + 2j + s % 2
  *   fifth, Q5_0 Q5_1   k = 4j + b is bit 8b + j
  *   fifth, Q5_K        k = 32s + 4j + b is bit 8b + s of unit j
  *   upper, Q6_K        k = 128a + 32s + 4j + b is bits 2s and 2s + 1 of byte b of unit 8a + j

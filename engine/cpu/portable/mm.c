@@ -181,15 +181,15 @@ INLINE void scales_q4_k(int32_t sc[8][ROWS], int32_t m[8][ROWS], const uint8_t *
 
 /* sum[r] = the product of 4 * n columns from unit u of the packed q on, low nibbles or high, with x; fifth bits from
  * bit fifth of each byte of h when that is not NULL. */
-INLINE void dot_nibbles(int32_t sum[ROWS], const uint8_t *q, bool high, const uint8_t *h, int fifth, const int8_t *x,
-                        int n)
+INLINE void dot_nibbles(int32_t sum[ROWS], const uint8_t *q, int step, bool high, const uint8_t *h, int fifth,
+                        const int8_t *x)
 {
     for (int r = 0; r < ROWS; r++) sum[r] = 0;
-    for (int j = 0; j < n; j++) {
+    for (int j = 0; j < 8; j++) {
         for (int r = 0; r < ROWS; r++) {
             for (int b = 0; b < 4; b++) {
-                int at = 64 * j + 4 * r + b, v = high ? q[at] >> 4 : q[at] & 15;
-                if (h != NULL) v |= (h[at] >> fifth & 1) << 4;
+                int at = step * j + 4 * r + b, v = high ? q[at] >> 4 : q[at] & 15;
+                if (h != NULL) v |= (h[128 * j + 4 * r + b] >> fifth & 1) << 4;
                 sum[r] += v * x[4 * j + b];
             }
         }
@@ -204,7 +204,7 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
         float acc[PL_ACT_TILE][ROWS] = {0};
         const uint8_t *a = act;
         for (int64_t i = 0; i < k / 256; i++, w += has_fifth ? 2816 : 2304, a += tile * PL_ACT_Q8K_BYTES) {
-            const uint8_t *h = has_fifth ? w + 256 : NULL, *q = w + (has_fifth ? 768 : 256);
+            const uint8_t *h = has_fifth ? w + 256 : NULL;
             float d[ROWS], dmin[ROWS];
             int32_t sc[8][ROWS], m[8][ROWS];
             load_f16(d, w);
@@ -216,7 +216,10 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
                     int32_t s[ROWS];
                     int16_t b;
                     memcpy(&b, a + 324 * tile + 16 * t + 2 * j, 2);
-                    dot_nibbles(s, q + 512 * (j / 2), j % 2, h, j, (const int8_t *)a + 256 * t + 32 * j, 8);
+                    /* The first 64 columns' nibbles take turns with the fifth bits. */
+                    bool turns = has_fifth && j < 2;
+                    const uint8_t *q = w + (turns ? 320 : 512 * (j / 2) + (has_fifth ? 768 : 256));
+                    dot_nibbles(s, q, turns ? 128 : 64, j % 2, h, j, (const int8_t *)a + 256 * t + 32 * j);
                     for (int r = 0; r < ROWS; r++) {
                         sum[r] += sc[j][r] * s[r];
                         min[r] += m[order[j]][r] * b;
@@ -241,7 +244,7 @@ static void mm_q6_k(float *dst, size_t dst_stride, const void *weights, int64_t 
         float acc[PL_ACT_TILE][ROWS] = {0};
         const uint8_t *a = act;
         for (int64_t i = 0; i < k / 256; i++, w += 3360, a += tile * PL_ACT_Q8K_BYTES) {
-            const uint8_t *scales = w + 32, *h = w + 288, *q = w + 1312;
+            const uint8_t *scales = w + 32, *units = w + 288;
             float d[ROWS];
             load_f16(d, w);
             for (int t = 0; t < tile; t++) {
@@ -249,7 +252,7 @@ static void mm_q6_k(float *dst, size_t dst_stride, const void *weights, int64_t 
                 const int8_t *x = (const int8_t *)a + 256 * t;
                 for (int j = 0; j < 64; j++) { /* four columns each */
                     int half = j / 32, s = j / 8 % 4, u = j % 8;
-                    const uint8_t *lo = q + 64 * (16 * half + 8 * (s % 2) + u), *hi = h + 64 * (8 * half + u);
+                    const uint8_t *hi = units + 192 * (8 * half + u), *lo = hi + 64 + 64 * (s % 2);
                     for (int r = 0; r < ROWS; r++) {
                         int32_t dot = 0;
                         for (int b = 0; b < 4; b++) {

@@ -210,7 +210,7 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, const uint
         UNROLL
         for (int h = 0; h < p.halves; h++) {
             const int at = 32 * (p.half0 + h);
-            const uint8_t *hbits = w + 256 + at, *q = w + (has_fifth ? 768 : 256) + at;
+            const uint8_t *hbits = w + 256 + at;
             __m256i base = load(w + 64 + at), rest = load(w + 192 + at);
             __m256i lower = six_lower(base), upper = six_upper(base, low_nibbles(rest)), sc[8];
             UNROLL
@@ -222,6 +222,10 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, const uint
             UNROLL
             for (int t = 0; t < p.tokens; t++) total[t] = _mm256_setzero_si256();
             for (int s = 0; s < 8; s++) {
+                /* The first 64 columns' nibbles take turns with the fifth bits. */
+                const bool turns = has_fifth && s < 2;
+                const uint8_t *q = w + (turns ? 320 : 512 * (s / 2) + (has_fifth ? 768 : 256)) + at;
+                const int step = turns ? 128 : 64;
                 const __m128i nibble = _mm_cvtsi32_si128(4 * (s % 2)), bit = _mm_cvtsi32_si128(s);
                 UNROLL
                 for (int j = 0; j < 8; j += 4) { /* 16 columns at a time fit 16 bits, also with a fifth bit */
@@ -230,9 +234,9 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, const uint
                     for (int t = 0; t < p.tokens; t++) sum[t] = _mm256_setzero_si256();
                     UNROLL
                     for (int u = 0; u < 4; u++) {
-                        __m256i v = low_nibbles(_mm256_srl_epi32(load(q + 512 * (s / 2) + 64 * (j + u)), nibble));
+                        __m256i v = low_nibbles(_mm256_srl_epi32(load(q + step * (j + u)), nibble));
                         if (has_fifth)
-                            v = or_masked(v, _mm256_slli_epi32(_mm256_srl_epi32(load(hbits + 64 * (j + u)), bit), 4),
+                            v = or_masked(v, _mm256_slli_epi32(_mm256_srl_epi32(load(hbits + 128 * (j + u)), bit), 4),
                                           16);
                         UNROLL
                         for (int t = 0; t < p.tokens; t++)
@@ -277,8 +281,7 @@ INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, const uint8
             for (int sub = 0; sub < 16;
                  sub++) { /* 16 columns, which are four units of part s of one half of the block */
                 const int half = sub / 8, s = sub / 2 % 4, from = 4 * (sub % 2);
-                const uint8_t *upper = w + 288 + 64 * (8 * half + from) + at;
-                const uint8_t *q = w + 1312 + 64 * (16 * half + 8 * (s % 2) + from) + at;
+                const uint8_t *upper = w + 288 + 192 * (8 * half + from) + at, *q = upper + 64 + 64 * (s % 2);
                 const __m128i nibble = _mm_cvtsi32_si128(s < 2 ? 0 : 4), bit = _mm_cvtsi32_si128(2 * s);
                 const __m128i left = _mm_cvtsi32_si128(24 - 8 * (sub % 4));
                 __m256i sc = _mm256_srai_epi32(_mm256_sll_epi32(load(w + 32 + 64 * (sub / 4) + at), left), 24);
@@ -292,8 +295,8 @@ INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, const uint8
                     __m256i v[2];
                     UNROLL
                     for (int u = 0; u < 2; u++) {
-                        __m256i bits = _mm256_slli_epi32(_mm256_srl_epi32(load(upper + 64 * (j + u)), bit), 4);
-                        v[u] = or_masked(low_nibbles(_mm256_srl_epi32(load(q + 64 * (j + u)), nibble)), bits, 48);
+                        __m256i bits = _mm256_slli_epi32(_mm256_srl_epi32(load(upper + 192 * (j + u)), bit), 4);
+                        v[u] = or_masked(low_nibbles(_mm256_srl_epi32(load(q + 192 * (j + u)), nibble)), bits, 48);
                     }
                     UNROLL
                     for (int t = 0; t < p.tokens; t++) {

@@ -96,6 +96,16 @@ INLINE __m512i move_bit(__m512i h, int from, int to)
                        : h;
 }
 
+/* Asks the second-level cache for the bytes of a block that is AHEAD further on. With one token the processor's own
+ * prefetcher does better alone; with more it falls behind (measured on Zen 4: 10 % slower, and 30 % faster). */
+enum { AHEAD = 8192 };
+INLINE void prefetch(const uint8_t *block, int bytes, int tile)
+{
+    if (tile == 1) return;
+    UNROLL
+    for (int at = 0; at < bytes; at += 64) _mm_prefetch((const char *)block + AHEAD + at, _MM_HINT_T1);
+}
+
 INLINE void store(float *dst, size_t dst_stride, const __m512 *acc, int tile)
 {
     UNROLL
@@ -120,6 +130,7 @@ INLINE void mm32(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_grou
         const uint8_t *a = act;
         for (int64_t i = k / 32; i > 0; i--, w += f.bytes, a += tile * PL_ACT_Q8_BYTES) {
             const uint8_t *h = w + (f.has_min ? 64 : 32), *q = h + (f.has_fifth ? 64 : 0);
+            prefetch(w, f.bytes, tile);
             /* Few tokens leave room for two sums each, which halves the chain of dependent products. */
             const bool two = tile <= 4;
             __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
@@ -208,7 +219,7 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
         for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 256; i > 0; i--, w += has_fifth ? 2816 : 2304, a += tile * PL_ACT_Q8K_BYTES) {
-            const uint8_t *h = w + 256, *q = w + (has_fifth ? 768 : 256);
+            const uint8_t *h = w + 256;
             __m512i sc[8];
             {
                 __m512i base = load(w + 64), rest = load(w + 192);
@@ -223,7 +234,11 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
             UNROLL
             for (int t = 0; t < tile; t++) total[t] = _mm512_setzero_si512();
             for (int c = 0; c < 4; c++) { /* 64 columns, of which the low nibbles are the first half */
-                const uint8_t *x = a + 64 * c;
+                /* The first 64 columns' nibbles take turns with the fifth bits. */
+                const bool turns = has_fifth && c == 0;
+                const uint8_t *x = a + 64 * c, *q = w + (turns ? 320 : 512 * c + (has_fifth ? 768 : 256));
+                const int step = turns ? 128 : 64;
+                prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, tile);
                 const bool both = tile <= 4;
                 __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
                 __m128i shift = _mm_cvtsi32_si128(2 * c);
@@ -231,9 +246,9 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
                 for (int t = 0; t < tile; t++) lo[t] = hi[t] = _mm512_setzero_si512();
                 UNROLL
                 for (int j = 0; j < 8; j++) {
-                    __m512i v = load(q + 512 * c + 64 * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
+                    __m512i v = load(q + step * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
                     if (has_fifth) {
-                        __m512i bits = _mm512_srl_epi32(load(h + 64 * j), shift);
+                        __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
                         v0 = or_masked(v0, move_bit(bits, 0, 4), 16);
                         v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
                     }
@@ -249,9 +264,9 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
                 if (!both) {
                     UNROLL
                     for (int j = 0; j < 8; j++) {
-                        __m512i v1 = high_nibbles(load(q + 512 * c + 64 * j));
+                        __m512i v1 = high_nibbles(load(q + step * j));
                         if (has_fifth) {
-                            __m512i bits = _mm512_srl_epi32(load(h + 64 * j), shift);
+                            __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
                             v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
                         }
                         UNROLL
@@ -306,50 +321,39 @@ INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_g
             for (int t = 0; t < tile; t++) total[t] = _mm512_setzero_si512();
             for (int p = 0; p < 4; p++) { /* 16 of each 32 columns of one half: one sub-block of each part */
                 const int half = p / 2, from = p % 2;
-                const uint8_t *h = w + 288 + 512 * half + 256 * from, *q = w + 1312 + 1024 * half + 256 * from;
+                const uint8_t *units = w + 288 + 192 * (8 * half + 4 * from);
                 const uint8_t *x = a + 128 * half + 16 * from, *c = a + 260 * tile + 4 * (8 * half + from);
                 const __m512i *scale = sc + 8 * half + from;
-                if (tile <= 2) {
-                    __m512i sum[4][2];
-                    UNROLL
-                    for (int s = 0; s < 4; s++) {
-                        UNROLL
-                        for (int t = 0; t < tile; t++) sum[s][t] = broadcast(c + 64 * t + 8 * s);
-                    }
+                prefetch(w + 840 * p, 840, tile);
+                /* Each unit of nibbles serves two parts and each of upper bits four: few tokens leave room to keep
+                 * them. */
+                const bool keep = tile <= 4;
+                __m512i kept_h[4], kept_q[2][4];
+                if (keep) {
                     UNROLL
                     for (int j = 0; j < 4; j++) {
-                        __m512i upper = load(h + 64 * j), q0 = load(q + 64 * j), q1 = load(q + 512 + 64 * j);
-                        UNROLL
-                        for (int s = 0; s < 4; s++) {
-                            __m512i v = six_bits(s % 2 ? q1 : q0, upper, s);
-                            UNROLL
-                            for (int t = 0; t < tile; t++)
-                                sum[s][t] = dot(sum[s][t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
-                        }
+                        kept_h[j] = load(units + 192 * j);
+                        kept_q[0][j] = load(units + 192 * j + 64);
+                        kept_q[1][j] = load(units + 192 * j + 128);
                     }
+                }
+                UNROLL
+                for (int s = 0; s < 4; s++) {
+                    __m512i sum[PL_ACT_TILE];
                     UNROLL
-                    for (int s = 0; s < 4; s++) {
+                    for (int t = 0; t < tile; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
+                    UNROLL
+                    for (int j = 0; j < 4; j++) {
+                        __m512i v = keep
+                                        ? six_bits(kept_q[s % 2][j], kept_h[j], s)
+                                        : six_bits(load(units + 192 * j + 64 + 64 * (s % 2)), load(units + 192 * j), s);
                         UNROLL
                         for (int t = 0; t < tile; t++)
-                            total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[s][t], scale[2 * s]));
+                            sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
                     }
-                } else {
                     UNROLL
-                    for (int s = 0; s < 4; s++) {
-                        __m512i sum[PL_ACT_TILE];
-                        UNROLL
-                        for (int t = 0; t < tile; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
-                        UNROLL
-                        for (int j = 0; j < 4; j++) {
-                            __m512i v = six_bits(load(q + 512 * (s % 2) + 64 * j), load(h + 64 * j), s);
-                            UNROLL
-                            for (int t = 0; t < tile; t++)
-                                sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
-                        }
-                        UNROLL
-                        for (int t = 0; t < tile; t++)
-                            total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
-                    }
+                    for (int t = 0; t < tile; t++)
+                        total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
                 }
             }
             __m512 d = load_f16(w);
