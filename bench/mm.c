@@ -185,6 +185,8 @@ typedef struct product {
 static void product_thread(pl_team *team, int i, int n, void *user)
 {
     const product *p = user;
+    if (i == 0) pl_cpu_mul_mat_begin(p->scratch);
+    pl_team_barrier(team);
     pl_cpu_mul_mat(team, i, n, &p->dst, p->scratch, &p->b->kernels);
 }
 

@@ -6,13 +6,19 @@
 enum {
     ROWS = PL_PACK_ROWS,
     LINE = 64,
-    PANEL_BYTES =
-        512 << 10, /* activations of a panel: half of the second-level cache of the smallest server core we know */
-    STRIP_BYTES = 128 << 10,   /* packed weights that are kept close while a panel's tiles pass over them */
-    STRIP_GROUPS_MIN = 4,      /* float kernels run four groups at once to fill the pipeline */
-    CHUNKS_PER_THREAD = 8,     /* so that a core that is twice as slow ends one eighth late at most */
-    CHUNK_BYTES_MIN = 64 << 10 /* so that the memory's prefetcher has a run to follow */
+    PANEL_BYTES = 512 << 10,    /* activations of a panel: half of the second-level cache of a server core */
+    STRIP_BYTES = 128 << 10,    /* packed weights that are kept close while a panel's tiles pass over them */
+    FLOAT_GROUPS = 4,           /* float kernels run four groups at once to fill the pipeline */
+    CHUNKS_PER_THREAD = 8,      /* so that a core that is twice as slow ends one eighth late at most */
+    CHUNK_BYTES_MIN = 32 << 10, /* weights times tokens of a chunk, so that taking one costs little beside it */
+    OWN_ACT_MAX = 4096          /* elements that each thread rather quantizes for itself than waits for: about 1 us */
 };
+
+/* The head of scratch: whose activations stand behind it. */
+typedef struct head {
+    const pl_tensor *x; /* NULL: nobody's */
+    pl_act act;
+} head;
 
 /* What one product needs to know, derived from the tensors alike by every thread. */
 typedef struct job {
@@ -65,9 +71,22 @@ bool pl_cpu_mul_mat_supported(const pl_tensor *dst)
            w->ne[0] % type->block == 0;
 }
 
+/* Whether each thread makes activations of its own. */
+static bool is_own(const pl_tensor *x)
+{
+    return x->ne[0] * x->ne[1] <= OWN_ACT_MAX;
+}
+
 size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads)
 {
-    return act_bytes(dst->src[0], dst->src[1]) + (size_t)n_threads * thread_bytes(dst->src[0]);
+    const pl_tensor *w = dst->src[0], *x = dst->src[1];
+    size_t shared = is_own(x) ? 0 : act_bytes(w, x), each = thread_bytes(w) + (is_own(x) ? act_bytes(w, x) : 0);
+    return PL_CPU_MUL_MAT_HEAD + shared + (size_t)n_threads * each;
+}
+
+void pl_cpu_mul_mat_begin(void *scratch)
+{
+    *(head *)scratch = (head){0};
 }
 
 /* Groups first to end - 1 times one tile of tokens, all of them packed at w. */
@@ -102,6 +121,32 @@ static void strip(const job *j, int64_t first, int64_t end, int64_t token_first,
     }
 }
 
+/* Groups per chunk. Chunks are equal, so that their number divides among equal threads without a rest. */
+static int64_t chunk_groups(const job *j, int n_threads)
+{
+    int64_t work = j->n_groups * (int64_t)(ROWS * j->row_size) * min64(j->n, PL_ACT_TILE);
+    int64_t per_thread = max64(1, min64(CHUNKS_PER_THREAD, work / (CHUNK_BYTES_MIN * n_threads)));
+    int64_t chunks = n_threads * per_thread, chunk = (j->n_groups + chunks - 1) / chunks;
+    if (j->act == PL_ACT_F32) chunk = (chunk + FLOAT_GROUPS - 1) / FLOAT_GROUPS * FLOAT_GROUPS;
+    return chunk;
+}
+
+/* Makes the activations, or finds them made, and waits until all of them are. */
+static void activations(job *j, pl_team *team, int i_thread, int n_threads, head *h)
+{
+    const pl_tensor *x = j->x;
+    if (is_own(x)) {
+        pl_act_make(j->kernels, j->act, x->data, x->nb[1], j->k, j->n, j->acts, 0, 1);
+        /* The threads' parts may lie where shared activations were. Nobody reads the head before the next barrier. */
+        if (i_thread == 0) h->x = NULL;
+        return;
+    }
+    if (h->x == x && h->act == j->act) return;
+    pl_act_make(j->kernels, j->act, x->data, x->nb[1], j->k, j->n, j->acts, i_thread, n_threads);
+    pl_team_barrier(team);
+    if (i_thread == 0) *h = (head){x, j->act};
+}
+
 void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *dst, void *scratch,
                     const pl_cpu_kernels *k)
 {
@@ -113,31 +158,32 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
              .k = w->ne[0],
              .m = w->ne[1],
              .n = x->ne[1],
-             .acts = scratch,
+             .acts = (char *)scratch + PL_CPU_MUL_MAT_HEAD,
              .kernels = k};
+    PL_ASSERT(k->mm[w->type] != NULL);
     j.row_size = pl_type_row_size(w->type, j.k);
     j.token_size = pl_act_token_size(j.act, j.k);
     j.n_groups = (j.m + ROWS - 1) / ROWS;
     j.n_packed = w->layout == PL_LAYOUT_R16 ? j.m / ROWS : 0;
-    j.group = j.acts + act_bytes(w, x) + (size_t)i_thread * thread_bytes(w);
+    if (is_own(x)) {
+        j.acts += (size_t)i_thread * (act_bytes(w, x) + thread_bytes(w));
+        j.group = j.acts + act_bytes(w, x);
+    } else {
+        j.group = j.acts + act_bytes(w, x) + (size_t)i_thread * thread_bytes(w);
+    }
     j.tile = (float *)(j.group + lines(ROWS * j.row_size));
-    PL_ASSERT(k->mm[w->type] != NULL);
+    activations(&j, team, i_thread, n_threads, scratch);
 
-    pl_act_make(k, j.act, x->data, x->nb[1], j.k, j.n, j.acts, i_thread, n_threads);
-    pl_team_barrier(team);
-
-    int64_t panel = max64(1, min64((j.n + PL_ACT_TILE - 1) / PL_ACT_TILE,
-                                   PANEL_BYTES / (int64_t)(j.token_size * PL_ACT_TILE + 1))) *
-                    PL_ACT_TILE;
+    int64_t panel_tiles = max64(1, PANEL_BYTES / (int64_t)(j.token_size * PL_ACT_TILE));
+    int64_t panel = min64(panel_tiles, (j.n + PL_ACT_TILE - 1) / PL_ACT_TILE) * PL_ACT_TILE;
     int64_t n_panels = (j.n + panel - 1) / panel;
-    int64_t group_bytes = (int64_t)(ROWS * j.row_size);
-    int64_t chunk = n_threads == 1 ? j.n_groups : j.n_groups / (n_threads * CHUNKS_PER_THREAD);
-    chunk = max64(chunk, min64(CHUNK_BYTES_MIN / group_bytes, j.n_groups / n_threads));
-    chunk = max64((chunk + STRIP_GROUPS_MIN - 1) / STRIP_GROUPS_MIN, 1) * STRIP_GROUPS_MIN;
-    int64_t n_chunks = (j.n_groups + chunk - 1) / chunk;
-    int64_t strip_groups = panel <= PL_ACT_TILE ? chunk : max64(STRIP_GROUPS_MIN, STRIP_BYTES / group_bytes);
+    int64_t chunk = chunk_groups(&j, n_threads), n_chunks = (j.n_groups + chunk - 1) / chunk;
+    int64_t strip_groups = chunk;
+    if (panel > PL_ACT_TILE) strip_groups = max64(FLOAT_GROUPS, STRIP_BYTES / (int64_t)(ROWS * j.row_size));
 
-    for (int64_t i; (i = pl_team_next(team)) < n_panels * n_chunks;) {
+    /* One thread alone need not ask the team, whose counter nobody may have reset. */
+    for (int64_t i = n_threads > 1 ? pl_team_next(team) : 0;
+         i<n_panels * n_chunks; i = n_threads> 1 ? pl_team_next(team) : i + 1) {
         int64_t token = i / n_chunks * panel, token_end = min64(j.n, token + panel);
         int64_t first = i % n_chunks * chunk, end = min64(j.n_groups, first + chunk);
         for (int64_t g = first; g < end; g += strip_groups)

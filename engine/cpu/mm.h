@@ -11,7 +11,12 @@
  *
  * Order of work: all threads make the activations (act.h) and meet at a barrier. Then they take chunks of groups from
  * the team's counter; the tokens come in panels that stay in the second-level cache, so the weights are read from
- * memory once per panel.
+ * memory once per panel. A few thousand elements of activations each thread makes for itself, which is cheaper than to
+ * wait.
+ *
+ * Products of the same x (q, k and v; gate and up) share its activations: the head of scratch says whose stand behind
+ * it. pl_cpu_mul_mat_begin forgets them: before the first product of a run, in which a tensor that is still to be read
+ * keeps its values, and whenever another operator has written to scratch behind the head.
  *
  * Threads: all threads of the team call pl_cpu_mul_mat together, with the same arguments but i_thread. */
 #pragma once
@@ -24,10 +29,17 @@
  */
 bool pl_cpu_mul_mat_supported(const pl_tensor *dst);
 
-/* Bytes of scratch for pl_cpu_mul_mat with up to n_threads threads. */
+/* Bytes of scratch for pl_cpu_mul_mat with n_threads threads. */
 size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads);
 
-/* Computes dst. scratch is aligned to 64 bytes. The team's counter must be at 0, as behind a barrier; another barrier
- * must follow before dst is read or scratch used again. */
+/* Bytes at the beginning of scratch that other operators leave alone. */
+enum { PL_CPU_MUL_MAT_HEAD = 64 };
+
+/* Forgets what is in scratch, aligned to 64 bytes. One thread calls it, and a barrier follows before the next product.
+ */
+void pl_cpu_mul_mat_begin(void *scratch);
+
+/* Computes dst. With several threads the team's counter must be at 0, as behind a barrier, and another barrier follows
+ * before dst is read or the next product begins. */
 void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *dst, void *scratch,
                     const pl_cpu_kernels *k);

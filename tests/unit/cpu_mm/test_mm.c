@@ -106,6 +106,7 @@ static void mul_mat(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *w, 
     size_t size = pl_cpu_mul_mat_scratch(&dst, pl_pool_threads(pool));
     uint8_t *scratch = pl_alloc_aligned(64, size + PAD);
     memset(scratch, CANARY, size + PAD);
+    pl_cpu_mul_mat_begin(scratch);
     pl_pool_run(pool, run_thread, &(run){&dst, scratch, k});
     for (int i = 0; i < PAD; i++) ck_assert_uint_eq(scratch[size + (size_t)i], CANARY);
     for (int64_t t = 0; t < n; t++) {
@@ -266,6 +267,62 @@ START_TEST(many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace
     }
     pl_pool_free(one), pl_pool_free(two);
     pl_free(out), pl_free(ref), pl_free(x), pl_free(packed), pl_free(plain);
+}
+END_TEST
+
+/* Products one after the other in one run: of x twice, of y small enough for threads' own activations, of x again, and
+ * of x by a type with other activations. */
+enum { SEQUENCE = 5 };
+
+static void run_sequence(pl_team *team, int i_thread, int n_threads, void *user)
+{
+    const run *r = user;
+    for (int i = 0; i < SEQUENCE; i++) {
+        pl_cpu_mul_mat(team, i_thread, n_threads, &r->dst[i], r->scratch, r->k);
+        pl_team_barrier(team);
+    }
+}
+
+START_TEST(products_that_share_activations_give_what_they_give_alone)
+{
+    enum { K = 512, N = 12, M = 48 };
+    static const pl_type sequence[SEQUENCE] = {PL_TYPE_Q8_0, PL_TYPE_Q4_1, PL_TYPE_Q8_0, PL_TYPE_Q8_0, PL_TYPE_Q4_K};
+    static float x[K * N], y[K], have[SEQUENCE][M * N], want[M * N];
+    static uint8_t weights[SEQUENCE][K * M * 2];
+    pl_rng rng;
+    pl_rng_seed(&rng, 77);
+    make_activations(&rng, K, N, RANDOM, x);
+    make_activations(&rng, K, 1, RANDOM, y);
+    pl_cpu_kernels kernels;
+    pl_cpu_kernels_choose(&kernels, pl_isa_detect());
+    pl_tensor xt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, K, N, x), yt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, K, 1, y);
+    pl_tensor w[SEQUENCE], dst[SEQUENCE];
+    size_t size = 0;
+    for (int i = 0; i < SEQUENCE; i++) {
+        pl_tensor *from = i == 2 ? &yt : &xt;
+        make_weights(&rng, sequence[i], K, M, RANDOM, weights[i]);
+        w[i] = matrix(sequence[i], PL_LAYOUT_PLAIN, K, M, weights[i]);
+        dst[i] = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, M, from->ne[1], have[i]);
+        dst[i].src[0] = &w[i];
+        dst[i].src[1] = from;
+        size_t need = pl_cpu_mul_mat_scratch(&dst[i], 2);
+        size = need > size ? need : size;
+    }
+    pl_pool *pool = pool_of(2);
+    uint8_t *scratch = pl_alloc_aligned(64, size);
+    pl_cpu_mul_mat_begin(scratch);
+    pl_pool_run(pool, run_sequence, &(run){dst, scratch, &kernels});
+    for (int i = 0; i < SEQUENCE; i++) {
+        mul_mat(pool, &kernels, &w[i], dst[i].src[1], want);
+        ck_bits(have[i], want, M * dst[i].ne[1], "in sequence", sequence[i], kernels.isa);
+    }
+    /* Forgetting is what makes new values of x seen. */
+    memset(x, 0, sizeof x);
+    pl_cpu_mul_mat_begin(scratch);
+    pl_pool_run(pool, run_sequence, &(run){dst, scratch, &kernels});
+    for (int i = 0; i < M * N; i++) ck_assert_float_eq(have[0][i], 0);
+    pl_free(scratch);
+    pl_pool_free(pool);
 }
 END_TEST
 
@@ -455,6 +512,7 @@ int main(void)
     tcase_add_loop_test(c, the_portable_product_is_that_of_the_dequantized_weights, 0, N_TYPES);
     tcase_add_loop_test(c, layout_batch_threads_and_instruction_set_do_not_change_a_bit, 0, N_TYPES);
     tcase_add_loop_test(c, many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace, 0, N_TYPES);
+    tcase_add_test(c, products_that_share_activations_give_what_they_give_alone);
     tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, N_TYPES);
     suite_add_tcase(s, c);
     c = tcase_create("activations");
