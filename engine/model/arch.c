@@ -1,8 +1,9 @@
 #include "engine/model/arch.h"
 
-static const pl_arch *const archs[] = {
-    &pl_arch_llama,
-};
+/* In the same order. */
+static const pl_arch *const archs[] = {&pl_arch_llama};
+static const char *const names[] = {"llama"};
+_Static_assert(sizeof archs / sizeof archs[0] == sizeof names / sizeof names[0], "every architecture has its name");
 
 const pl_arch *pl_arch_find(pl_str name)
 {
@@ -11,4 +12,8 @@ const pl_arch *pl_arch_find(pl_str name)
     return NULL;
 }
 
-const char *pl_arch_names(void) { return "llama"; }
+const char *const *pl_arch_names(size_t *n)
+{
+    *n = sizeof names / sizeof names[0];
+    return names;
+}

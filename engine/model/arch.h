@@ -77,7 +77,7 @@ typedef struct pl_arch {
 
 /* The row of this name, or NULL. */
 const pl_arch *pl_arch_find(pl_str name);
-/* "llama, …" for error texts. */
-const char *pl_arch_names(void);
+/* All names, for Hello and error texts: as many as *n says. */
+const char *const *pl_arch_names(size_t *n);
 
 extern const pl_arch pl_arch_llama;

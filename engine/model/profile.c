@@ -1,6 +1,7 @@
 #include "engine/model/profile.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/alloc.h"
@@ -18,9 +19,17 @@ pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_err
     PL_TRY(pl_gguf_get_str(g, "general.architecture", &arch_name, &found, err));
     if (!found) return pl_fail(err, PL_ERR_FORMAT, "model: key general.architecture is missing");
     const pl_arch *arch = pl_arch_find(arch_name);
-    if (arch == NULL)
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "model: architecture \"%.*s\" is not known to this build, which has: %s",
-                       (int)(arch_name.size > 64 ? 64 : arch_name.size), arch_name.data, pl_arch_names());
+    if (arch == NULL) {
+        size_t n_names;
+        const char *const *names = pl_arch_names(&n_names);
+        pl_status unknown = pl_fail(err, PL_ERR_UNSUPPORTED, "architecture \"%.*s\" is not known to this build, which has",
+                                    (int)(arch_name.size > 64 ? 64 : arch_name.size), arch_name.data);
+        for (size_t i = 0; err && i < n_names; i++) {
+            size_t at = strlen(err->text);
+            snprintf(err->text + at, sizeof err->text - at, "%s %s", i ? "," : "", names[i]);
+        }
+        return pl_note(err, unknown, "model");
+    }
 
     pl_model_profile *p = pl_calloc(1, sizeof *p);
     if (p == NULL) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a model's profile");

@@ -29,17 +29,25 @@ typedef struct pl_stored { /* a mapped tensor */
     uint64_t size;
 } pl_stored;
 
+/* Whether the tensor is there, complete; *partial (NULL is allowed): bytes kept from an interrupted attempt when it is not. */
+bool pl_store_has(pl_store *s, const pl_hash *hash, uint64_t *partial);
+
 /* Maps the tensor. PL_ERR_NOT_FOUND: absent (or present in a layout that this backend cannot use). PL_ERR_FORMAT: header or size is wrong; the file is set aside. */
 PL_MUST_CHECK pl_status pl_store_get(pl_store *s, const pl_hash *hash, pl_stored *out, pl_error *err);
 void pl_stored_close(pl_stored *t);
 
-/* Taking in GGUF bytes. *have: bytes kept from an interrupted attempt; go on there. */
+/* Taking in GGUF bytes. *have: bytes kept from an interrupted attempt; go on there. Type, shape and size may come from a peer: PL_ERR_FORMAT when they
+ * do not belong together. With PL_TYPE_COUNT the blob is any bytes (a model's header), ne is not used, and nothing is packed.
+ * When another writer is at work on the same hash, this one keeps its bytes apart and nothing of them for later. */
 typedef struct pl_store_writer pl_store_writer;
 PL_MUST_CHECK pl_status pl_store_begin(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t size, pl_store_writer **out, uint64_t *have, pl_error *err);
 PL_MUST_CHECK pl_status pl_store_add(pl_store_writer *w, pl_bytes piece, pl_error *err);
 /* Verifies the hash, packs, writes, renames. Takes w, also on failure. PL_ERR_FORMAT: the bytes do not have that hash; the part is removed. */
 PL_MUST_CHECK pl_status pl_store_finish(pl_store_writer *w, pl_error *err);
 void pl_store_abandon(pl_store_writer *w); /* keeps the part file */
+
+/* Takes in tensor i of an open file, whose hash is known: packs straight from its map. PL_OK at once when the store has it. */
+PL_MUST_CHECK pl_status pl_store_import(pl_store *s, const pl_gguf *g, size_t i, const pl_hash *hash, pl_error *err);
 
 /* GGUF bytes of a stored tensor, offset..offset+size-1, for peers. */
 PL_MUST_CHECK pl_status pl_store_read(pl_store *s, const pl_hash *hash, uint64_t offset, size_t size, pl_buf *out, pl_error *err);
