@@ -7,11 +7,12 @@
 static _Atomic uint64_t n_allocs;
 static _Atomic uint64_t fail_at; /* the allocation with this number fails; numbers begin at 1 */
 
-/* Counts one allocation; false when a test wants this one to fail. */
-static int admit(void)
+/* Counts one allocation; false when a test wants this one to fail, and for sizes that no object can have: the heap
+ * would refuse them too, but a sanitizer's heap ends the process over them. */
+static int admit(size_t size)
 {
     uint64_t number = atomic_fetch_add_explicit(&n_allocs, 1, memory_order_relaxed) + 1;
-    return number != atomic_load_explicit(&fail_at, memory_order_relaxed);
+    return size <= PTRDIFF_MAX && number != atomic_load_explicit(&fail_at, memory_order_relaxed);
 }
 
 /* malloc(0) may give NULL, which our callers read as no memory. */
@@ -22,18 +23,20 @@ static size_t at_least_one(size_t size)
 
 void *pl_alloc(size_t size)
 {
-    return admit() ? malloc(at_least_one(size)) : NULL;
+    return admit(size) ? malloc(at_least_one(size)) : NULL;
 }
 
 void *pl_calloc(size_t n, size_t size)
 {
-    if (!admit()) return NULL;
+    size_t whole;
+    if (!pl_mul_ok(n, size, &whole)) whole = SIZE_MAX;
+    if (!admit(whole)) return NULL;
     return n && size ? calloc(n, size) : calloc(1, 1);
 }
 
 void *pl_realloc(void *p, size_t size)
 {
-    return admit() ? realloc(p, at_least_one(size)) : NULL;
+    return admit(size) ? realloc(p, at_least_one(size)) : NULL;
 }
 
 void pl_free(void *p)
@@ -44,7 +47,7 @@ void pl_free(void *p)
 void *pl_alloc_aligned(size_t align, size_t size)
 {
     PL_ASSERT(align && (align & (align - 1)) == 0);
-    if (!admit()) return NULL;
+    if (!admit(size)) return NULL;
     void *p;
     if (align < sizeof p) align = sizeof p;
     return posix_memalign(&p, align, at_least_one(size)) == 0 ? p : NULL;
