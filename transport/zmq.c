@@ -43,8 +43,8 @@
 #define NEVER_MS       600000 /* libzmq adds up to as much again at random: no overflow */
 #define LINGER_MS      500    /* for a goodbye and what was sent before it */
 #define HANDSHAKE_MS   10000
-#define HANDSHAKES_MAX 3  /* failed ones in a row that end a dial: a restarting peer fails one */
-#define RECEIVE_QUEUE  64 /* messages per connection that wait for us; then TCP holds the sender back */
+#define HANDSHAKES_NS  (1000 * MS) /* so long they fail before a dial ends: a peer that starts or stops fails some */
+#define RECEIVE_QUEUE  64          /* messages per connection that wait for us; then TCP holds the sender back */
 #define SOCKETS_MAX    8192
 #define FRAMES_MAX     (3 + PL_MSG_PARTS_MAX) /* identity, control, header, parts */
 #define ALIGN_OF_PARTS 8
@@ -90,8 +90,8 @@ struct zmq_link {
     pl_timer *timeout, *retry;
     pl_key server;
     char *dialed;
-    bool connected, greeted; /* in this attempt: TCP, CURVE */
-    int handshakes_failed;
+    bool connected, greeted;   /* in this attempt: TCP, CURVE */
+    uint64_t failing_since_ns; /* handshakes; 0: the last attempt did not come so far */
     /* Accepted: */
     uint8_t id[255];
     size_t id_size;
@@ -171,7 +171,9 @@ static int receive_small(void *socket, frame *frames, int n_max, int flags)
     return fits ? n : 0;
 }
 
-static void zap_answer(const frame *asker, const frame *request, const uint8_t *key)
+/* status: "200" with the key, "400" for a key that is not admitted, "300" when nobody can tell, which ends the
+ * connection without a verdict. */
+static void zap_answer(const frame *asker, const frame *request, const char *status, const uint8_t *key)
 {
     char user[2 * PL_KEY_SIZE + 1] = "";
     pl_key k;
@@ -179,7 +181,6 @@ static void zap_answer(const frame *asker, const frame *request, const uint8_t *
         memcpy(k.b, key, PL_KEY_SIZE);
         pl_key_text(&k, user);
     }
-    const char *status = key ? "200" : "400", *text = key ? "OK" : "not admitted";
     void *s = shared.zap_front;
     /* Never blocks: a ROUTER drops what has nowhere to go. */
     zmq_send(s, asker->bytes, asker->size, ZMQ_SNDMORE);
@@ -187,7 +188,7 @@ static void zap_answer(const frame *asker, const frame *request, const uint8_t *
     zmq_send(s, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(s, request->bytes, request->size, ZMQ_SNDMORE);
     zmq_send(s, status, 3, ZMQ_SNDMORE);
-    zmq_send(s, text, strlen(text), ZMQ_SNDMORE);
+    zmq_send(s, "", 0, ZMQ_SNDMORE); /* the text for people */
     zmq_send(s, user, strlen(user), ZMQ_SNDMORE);
     zmq_send(s, "", 0, 0);
 }
@@ -196,12 +197,12 @@ static void zap_answer(const frame *asker, const frame *request, const uint8_t *
 static void zap_question(const frame *f, int n)
 {
     if (n < 9 || f[7].size != 5 || memcmp(f[7].bytes, "CURVE", 5) != 0 || f[8].size != PL_KEY_SIZE) {
-        if (n >= 4) zap_answer(&f[0], &f[3], NULL);
+        if (n >= 4) zap_answer(&f[0], &f[3], "400", NULL);
         return;
     }
     void *s = shared.zap_back;
     if (zmq_send(s, f[4].bytes, f[4].size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
-        zap_answer(&f[0], &f[3], NULL); /* the net is gone, or drowns in questions */
+        zap_answer(&f[0], &f[3], "300", NULL); /* the net is gone, or drowns in questions */
         return;
     }
     zmq_send(s, f[0].bytes, f[0].size, ZMQ_SNDMORE);
@@ -222,8 +223,10 @@ static void *zap_main(void *unused)
         }
         if (items[0].revents) zap_question(f, receive_small(shared.zap_front, f, 9, ZMQ_DONTWAIT));
         /* domain, asker, request, key, yes or no */
-        if (items[1].revents && receive_small(shared.zap_back, f, 5, ZMQ_DONTWAIT) == 5)
-            zap_answer(&f[1], &f[2], f[4].size == 1 && f[4].bytes[0] == 1 ? f[3].bytes : NULL);
+        if (items[1].revents && receive_small(shared.zap_back, f, 5, ZMQ_DONTWAIT) == 5) {
+            bool yes = f[4].size == 1 && f[4].bytes[0] == 1;
+            zap_answer(&f[1], &f[2], yes ? "200" : "400", yes ? f[3].bytes : NULL);
+        }
     }
     zmq_close(shared.zap_front);
     zmq_close(shared.zap_back);
@@ -790,7 +793,7 @@ static void on_dial_timeout(void *user)
     zmq_net *n = net_of(l->base.net);
     l->timeout = NULL;
     enter(n);
-    if (l->handshakes_failed)
+    if (l->failing_since_ns)
         link_down(l, PL_ERR_AUTH, "the keys do not fit: the peer has another key, or does not admit ours");
     else
         link_down(l, PL_ERR_TIMEOUT,
@@ -801,7 +804,9 @@ static void on_dial_timeout(void *user)
 
 static void dial_handshake_failed(zmq_link *l)
 {
-    if (++l->handshakes_failed < HANDSHAKES_MAX)
+    uint64_t now = pl_loop_now(net_of(l->base.net)->loop);
+    if (!l->failing_since_ns) l->failing_since_ns = now;
+    if (now - l->failing_since_ns < HANDSHAKES_NS)
         dial_again(l);
     else
         link_down(l, PL_ERR_AUTH, "the keys do not fit: the peer has another key, or does not admit ours");
@@ -865,8 +870,10 @@ static bool read_dial_monitor(channel *ch)
             link_down(l, PL_ERR_CLOSED, "the connection ended");
         else if (l->state == DIALING && net_of(l->base.net)->encrypted && l->connected && !l->greeted)
             dial_handshake_failed(l);
-        else if (l->state == DIALING)
+        else if (l->state == DIALING) {
+            l->failing_since_ns = 0;
             dial_again(l);
+        }
         break;
     default: break;
     }
