@@ -226,17 +226,15 @@ static void start_first(fake_compute *c)
     PL_ASSERT(pl_timer_start(c->loop, c->first->cost_ns, 0, finish_first, c, &c->timer, &err) == PL_OK);
 }
 
-static job *add(fake_compute *c, job_kind kind, uint64_t cost_ns, const pl_hash *hashes, size_t n)
+static void add(fake_compute *c, job described, const pl_hash *hashes)
 {
-    job *j = pl_calloc(1, sizeof *j);
+    job *j = pl_alloc(sizeof *j);
     PL_ASSERT(j);
-    j->kind = kind;
-    j->cost_ns = cost_ns;
-    j->n = n;
-    if (n) {
-        j->hashes = pl_alloc(n * sizeof *hashes);
+    *j = described;
+    if (j->n) {
+        j->hashes = pl_alloc(j->n * sizeof *hashes);
         PL_ASSERT(j->hashes);
-        memcpy(j->hashes, hashes, n * sizeof *hashes);
+        memcpy(j->hashes, hashes, j->n * sizeof *hashes);
     }
     if (c->last)
         c->last->next = j;
@@ -244,7 +242,6 @@ static job *add(fake_compute *c, job_kind kind, uint64_t cost_ns, const pl_hash 
         c->first = j;
     c->last = j;
     start_first(c);
-    return j;
 }
 
 static void vt_free(pl_compute *base)
@@ -264,54 +261,35 @@ static const pl_compute_facts *vt_facts(pl_compute *base) { return &((fake_compu
 
 static void vt_lookup(pl_compute *base, const pl_hash *hashes, size_t n, bool *have, uint64_t *partial, void (*done)(void *user, const pl_error *err), void *user)
 {
-    job *j = add((fake_compute *)base, JOB_LOOKUP, 100000, hashes, n);
-    j->have = have;
-    j->partial = partial;
-    j->done = done;
-    j->user = user;
+    add((fake_compute *)base, (job){.kind = JOB_LOOKUP, .cost_ns = 100000, .n = n, .have = have, .partial = partial, .done = done, .user = user}, hashes);
 }
 
 static void vt_put(pl_compute *base, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t total, uint64_t offset, pl_part *part,
                    void (*done)(void *user, const pl_error *err), void *user)
 {
+    fake_compute *c = (fake_compute *)base;
     (void)type;
     (void)ne;
-    job *j = add((fake_compute *)base, JOB_PUT, ((fake_compute *)base)->options.put_ns, hash, 1);
-    j->total = total;
-    j->offset = offset;
-    j->part = part;
-    j->done = done;
-    j->user = user;
+    add(c, (job){.kind = JOB_PUT, .cost_ns = c->options.put_ns, .n = 1, .total = total, .offset = offset, .part = part, .done = done, .user = user}, hash);
 }
 
 static void vt_open_header(pl_compute *base, const pl_hash *hash, const pl_gguf **header, const pl_model_profile **profile, void (*done)(void *user, const pl_error *err), void *user)
 {
-    job *j = add((fake_compute *)base, JOB_OPEN_HEADER, 100000, hash, 1);
-    j->header = header;
-    j->profile = profile;
-    j->done = done;
-    j->user = user;
+    add((fake_compute *)base, (job){.kind = JOB_OPEN_HEADER, .cost_ns = 100000, .n = 1, .header = header, .profile = profile, .done = done, .user = user}, hash);
 }
 
 static void vt_load(pl_compute *base, const pl_hash *hashes, size_t n, const pl_stage_shape *shape, pl_stage_memory *memory,
                     void (*done)(void *user, const pl_error *err), void *user)
 {
-    job *j = add((fake_compute *)base, JOB_LOAD, ((fake_compute *)base)->options.load_ns, hashes, n);
-    j->shape = *shape;
-    j->memory = memory;
-    j->done = done;
-    j->user = user;
+    fake_compute *c = (fake_compute *)base;
+    add(c, (job){.kind = JOB_LOAD, .cost_ns = c->options.load_ns, .n = n, .shape = *shape, .memory = memory, .done = done, .user = user}, hashes);
 }
 
-static void vt_unload(pl_compute *base) { add((fake_compute *)base, JOB_UNLOAD, 1000, NULL, 0); }
+static void vt_unload(pl_compute *base) { add((fake_compute *)base, (job){.kind = JOB_UNLOAD, .cost_ns = 1000}, NULL); }
 
 static void vt_run(pl_compute *base, pl_micro_batch *mb, void (*done)(void *user, const pl_error *err, uint64_t start_ns, uint64_t end_ns), void *user)
 {
-    fake_compute *c = (fake_compute *)base;
-    job *j = add(c, JOB_RUN, 0, NULL, 0);
-    j->mb = mb;
-    j->ran = done;
-    j->user = user;
+    add((fake_compute *)base, (job){.kind = JOB_RUN, .mb = mb, .ran = done, .user = user}, NULL);
 }
 
 static const pl_compute_vt vt = {vt_free, vt_facts, vt_lookup, vt_put, vt_open_header, vt_load, vt_unload, vt_run};

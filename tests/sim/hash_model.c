@@ -122,8 +122,6 @@ void hash_stage_free(hash_stage *s)
     pl_free(s);
 }
 
-static int32_t blocks_for(int32_t n_pos) { return (n_pos + PL_KV_PAGE - 1) / PL_KV_PAGE; }
-
 /* The checks of one operation, on the try_ arrays. */
 static pl_status try_op(hash_stage *s, const pl_kv_op *op, int32_t i, pl_error *err)
 {
