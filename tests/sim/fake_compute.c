@@ -231,7 +231,7 @@ static void add(fake_compute *c, job described, const pl_hash *hashes)
     job *j = pl_alloc(sizeof *j);
     PL_ASSERT(j);
     *j = described;
-    if (j->n) {
+    if (hashes) {
         j->hashes = pl_alloc(j->n * sizeof *hashes);
         PL_ASSERT(j->hashes);
         memcpy(j->hashes, hashes, j->n * sizeof *hashes);
