@@ -1,0 +1,5 @@
+#include "tests/fixtures/fixtures.h"
+
+Suite *stage_suite(void);
+
+int main(void) { return ck_run(stage_suite(), NULL); }
