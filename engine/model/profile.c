@@ -172,6 +172,8 @@ pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_
 
 /* Every product quantizes its activations on the scratch, and packs one group of rows per thread; attention keeps the state of some rows
  * per thread. Upper bounds of what engine/cpu asks for, from the weights' shapes, so that placement needs no backend. */
+#define OWN_ELEMENTS 4096
+
 static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape, size_t n_out_max)
 {
     size_t most = 0, n_threads = (size_t)shape->n_threads;
@@ -187,7 +189,9 @@ static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape,
         if (t->n_dims < 2 || (is_embed && !(is_head && has_head))) continue;
         size_t rows = is_head ? n_out_max : (size_t)shape->n_rows, k = (size_t)t->ne[0];
         size_t act = pl_type_get(t->type)->is_quantized ? k + k / 8 * 3 : k * 4;
-        size_t size = rows * act + 64 + n_threads * (16 * pl_type_row_size(t->type, t->ne[0]) + 64 + 512);
+        /* Few activations are made by every thread for itself, which saves a barrier. */
+        size_t own = rows * k <= OWN_ELEMENTS ? rows * act + 64 : 0;
+        size_t size = rows * act + 2 * 64 + n_threads * (16 * pl_type_row_size(t->type, t->ne[0]) + 64 + 512 + own);
         if (size > most) most = size;
     }
     pl_free(list_of);
@@ -235,6 +239,7 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
     }
     /* Best fit is not monotonic in the sizes: a smaller batch may leave a hole that the largest does not. */
     out->intermediates += out->intermediates / 32 + 4096;
+    out->intermediates = (out->intermediates + PL_MODEL_ALIGN - 1) / PL_MODEL_ALIGN * PL_MODEL_ALIGN; /* the scratch stands behind them */
     out->scratch = scratch_of(p, shape, (size_t)out->n_out_max);
     if (out->scratch == SIZE_MAX) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to plan a stage");
     size_t n_seqs = (size_t)shape->n_seqs, n_rows = (size_t)shape->n_rows;

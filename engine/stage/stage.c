@@ -197,8 +197,6 @@ static pl_status open_buffers(pl_stage *s, pl_error *err)
     }
 
     PL_TRY(pl_model_compute_plan(s->profile, shape, &s->plan, err));
-    /* The scratch stands behind the intermediates, on their alignment. */
-    s->plan.intermediates = (s->plan.intermediates + PL_MODEL_ALIGN - 1) / PL_MODEL_ALIGN * PL_MODEL_ALIGN;
     PL_TRY(vt->buffer_new(s->backend, s->plan.intermediates + s->plan.scratch, &s->compute, err));
     s->memory.compute = (uint64_t)s->plan.intermediates + s->plan.scratch + s->plan.tables + s->plan.sampler + s->plan.graphs;
     return PL_OK;
