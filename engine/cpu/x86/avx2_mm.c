@@ -78,7 +78,8 @@ INLINE __m256i widen(__m256i acc, __m256i pairs, __m256i s)
 
 /* A part of a product: the halves of a group and the tokens of the tile whose sums are in registers together. */
 typedef struct part {
-    int tile, t0, tokens, half0, halves;
+    int tile, t0, half0; /* known when running */
+    int tokens, halves;  /* known when compiling */
 } part;
 
 INLINE void store(float *dst, size_t dst_stride, __m256 (*acc)[SUMS], const part p)
@@ -367,54 +368,43 @@ INLINE void mm_float(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
         mm_float_groups(dst, dst_stride, w, group_bytes, a, k, p, 2, type);
 }
 
-/* --- Instances. --- */
+/* --- Instances: 1 to 4 tokens, of which a tile makes two parts. More instances would be slow to compile. --- */
 
 /* A kernel for quantized types: two tokens at most with both halves at once, more with one half after the other. */
-#define QUANTIZED(name, group_size, function, ...)                                                                     \
-    INLINE void name##_tile(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act,     \
-                            int64_t k, const int tile)                                                                 \
+#define QUANTIZED(name, group_bytes, function, ...)                                                                    \
+    static void name(float *dst, size_t dst_stride, const void *weights, int64_t n_groups, const void *act, int64_t k, \
+                     int tile)                                                                                         \
     {                                                                                                                  \
-        for (int64_t g = 0; g < n_groups; g++, w += (group_size), dst += ROWS) {                                       \
-            if (tile <= 2) {                                                                                           \
-                function(dst, dst_stride, w, act, k, (part){tile, 0, tile, 0, 2}, ##__VA_ARGS__);                      \
-                continue;                                                                                              \
-            }                                                                                                          \
-            const int n = tile < SUMS ? tile : SUMS;                                                                   \
-            function(dst, dst_stride, w, act, k, (part){tile, 0, n, 0, 1}, ##__VA_ARGS__);                             \
-            function(dst, dst_stride, w, act, k, (part){tile, 0, n, 1, 1}, ##__VA_ARGS__);                             \
-            if (tile > SUMS) {                                                                                         \
-                function(dst, dst_stride, w, act, k, (part){tile, SUMS, tile - SUMS, 0, 1}, ##__VA_ARGS__);            \
-                function(dst, dst_stride, w, act, k, (part){tile, SUMS, tile - SUMS, 1, 1}, ##__VA_ARGS__);            \
+        const uint8_t *w = weights;                                                                                    \
+        for (int64_t g = 0; g < n_groups; g++, w += (group_bytes), dst += ROWS) {                                      \
+            for (int t = 0; t < tile; t += SUMS) {                                                                     \
+                if (tile - t == 1) {                                                                                   \
+                    function(dst, dst_stride, w, act, k, (part){tile, t, 0, 1, 2}, ##__VA_ARGS__);                     \
+                } else if (tile - t == 2) {                                                                            \
+                    function(dst, dst_stride, w, act, k, (part){tile, t, 0, 2, 2}, ##__VA_ARGS__);                     \
+                } else {                                                                                               \
+                    for (int half = 0; half < HALVES; half++) {                                                        \
+                        if (tile - t == 3)                                                                             \
+                            function(dst, dst_stride, w, act, k, (part){tile, t, half, 3, 1}, ##__VA_ARGS__);          \
+                        else                                                                                           \
+                            function(dst, dst_stride, w, act, k, (part){tile, t, half, 4, 1}, ##__VA_ARGS__);          \
+                    }                                                                                                  \
+                }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
-    }                                                                                                                  \
-    DISPATCH(name)
+    }
 
 #define FLOATS(name, type)                                                                                             \
-    INLINE void name##_tile(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act,     \
-                            int64_t k, const int tile)                                                                 \
-    {                                                                                                                  \
-        const int n = tile < SUMS ? tile : SUMS;                                                                       \
-        mm_float(dst, dst_stride, w, n_groups, act, k, (part){.tile = tile, .tokens = n}, type);                       \
-        if (tile > SUMS)                                                                                               \
-            mm_float(dst, dst_stride, w, n_groups, act, k, (part){.tile = tile, .t0 = SUMS, .tokens = tile - SUMS},    \
-                     type);                                                                                            \
-    }                                                                                                                  \
-    DISPATCH(name)
-
-#define DISPATCH(name)                                                                                                 \
     static void name(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,       \
                      int tile)                                                                                         \
     {                                                                                                                  \
-        switch (tile) {                                                                                                \
-        case 1: name##_tile(dst, dst_stride, w, n_groups, act, k, 1); break;                                           \
-        case 2: name##_tile(dst, dst_stride, w, n_groups, act, k, 2); break;                                           \
-        case 3: name##_tile(dst, dst_stride, w, n_groups, act, k, 3); break;                                           \
-        case 4: name##_tile(dst, dst_stride, w, n_groups, act, k, 4); break;                                           \
-        case 5: name##_tile(dst, dst_stride, w, n_groups, act, k, 5); break;                                           \
-        case 6: name##_tile(dst, dst_stride, w, n_groups, act, k, 6); break;                                           \
-        case 7: name##_tile(dst, dst_stride, w, n_groups, act, k, 7); break;                                           \
-        default: name##_tile(dst, dst_stride, w, n_groups, act, k, 8); break;                                          \
+        for (int t = 0; t < tile; t += SUMS) {                                                                         \
+            switch (tile - t) {                                                                                        \
+            case 1: mm_float(dst, dst_stride, w, n_groups, act, k, (part){tile, t, 0, 1, 2}, type); break;             \
+            case 2: mm_float(dst, dst_stride, w, n_groups, act, k, (part){tile, t, 0, 2, 2}, type); break;             \
+            case 3: mm_float(dst, dst_stride, w, n_groups, act, k, (part){tile, t, 0, 3, 2}, type); break;             \
+            default: mm_float(dst, dst_stride, w, n_groups, act, k, (part){tile, t, 0, 4, 2}, type); break;            \
+            }                                                                                                          \
         }                                                                                                              \
     }
 

@@ -1,8 +1,8 @@
 /* The matrix product on 512-bit vectors, compiled once with VNNI and once without; only dot() differs.
  *
  * A lane is a row, so a vector is one unit of a packed group. Each kernel keeps the float sums of 16 rows times up to 8
- * tokens in registers, and the integer sums of the current block beside them; functions are instantiated for each
- * number of tokens, so that every loop over tokens unrolls. Four bytes of an activation are broadcast from memory to
+ * tokens in registers, and the integer sums of the current block beside them; functions are instantiated for
+ * numbers of tokens, so that every loop over tokens unrolls. Four bytes of an activation are broadcast from memory to
  * all lanes. Zero points enter as the value at which the integer sums begin (act.h), which costs nothing. */
 #pragma once
 
@@ -99,17 +99,17 @@ INLINE __m512i move_bit(__m512i h, int from, int to)
 /* Asks the second-level cache for the bytes of a block that is AHEAD further on. With one token the processor's own
  * prefetcher does better alone; with more it falls behind (measured on Zen 4: 10 % slower, and 30 % faster). */
 enum { AHEAD = 8192 };
-INLINE void prefetch(const uint8_t *block, int bytes, int tile)
+INLINE void prefetch(const uint8_t *block, int bytes, int n)
 {
-    if (tile == 1) return;
+    if (n == 1) return;
     UNROLL
     for (int at = 0; at < bytes; at += 64) _mm_prefetch((const char *)block + AHEAD + at, _MM_HINT_T1);
 }
 
-INLINE void store(float *dst, size_t dst_stride, const __m512 *acc, int tile)
+INLINE void store(float *dst, size_t dst_stride, const __m512 *acc, int n)
 {
     UNROLL
-    for (int t = 0; t < tile; t++) _mm512_storeu_ps(dst + (size_t)t * dst_stride, acc[t]);
+    for (int t = 0; t < n; t++) _mm512_storeu_ps(dst + (size_t)t * dst_stride, acc[t]);
 }
 
 /* --- Types with blocks of 32. --- */
@@ -121,22 +121,23 @@ typedef struct format32 {
 } format32;
 
 INLINE void mm32(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
-                 const int tile, const format32 f)
+                 int tile, int t0, const int n, const format32 f)
 {
     for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
         __m512 acc[PL_ACT_TILE];
         UNROLL
-        for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
+        for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 32; i > 0; i--, w += f.bytes, a += tile * PL_ACT_Q8_BYTES) {
             const uint8_t *h = w + (f.has_min ? 64 : 32), *q = h + (f.has_fifth ? 64 : 0);
-            prefetch(w, f.bytes, tile);
+            const uint8_t *x = a + 32 * t0;
+            prefetch(w, f.bytes, n);
             /* Few tokens leave room for two sums each, which halves the chain of dependent products. */
-            const bool two = tile <= 4;
+            const bool two = n <= 4;
             __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
             UNROLL
-            for (int t = 0; t < tile; t++) {
-                lo[t] = f.zero_shift < 0 ? _mm512_setzero_si512() : broadcast(a + 40 * tile + 4 * t);
+            for (int t = 0; t < n; t++) {
+                lo[t] = f.zero_shift < 0 ? _mm512_setzero_si512() : broadcast(a + 40 * tile + 4 * (t0 + t));
                 if (f.zero_shift > 0) lo[t] = _mm512_slli_epi32(lo[t], (unsigned)f.zero_shift);
                 hi[t] = _mm512_setzero_si512();
             }
@@ -157,28 +158,28 @@ INLINE void mm32(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_grou
                     v1 = or_masked(v1, move_bit(fifth, j + 4, 4), 16);
                 }
                 UNROLL
-                for (int t = 0; t < tile; t++) lo[t] = dot(lo[t], v0, broadcast(a + 32 * t + 4 * j), !f.is_byte);
+                for (int t = 0; t < n; t++) lo[t] = dot(lo[t], v0, broadcast(x + 32 * t + 4 * j), !f.is_byte);
                 UNROLL
-                for (int t = 0; t < tile; t++) {
+                for (int t = 0; t < n; t++) {
                     __m512i *sum = two ? &hi[t] : &lo[t];
-                    *sum = dot(*sum, v1, broadcast(a + 32 * t + 16 + 4 * j), !f.is_byte);
+                    *sum = dot(*sum, v1, broadcast(x + 32 * t + 16 + 4 * j), !f.is_byte);
                 }
             }
             __m512 d = load_f16(w);
             UNROLL
-            for (int t = 0; t < tile; t++) {
+            for (int t = 0; t < n; t++) {
                 __m512i sum = two ? _mm512_add_epi32(lo[t], hi[t]) : lo[t];
-                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 32 * tile + 4 * t));
+                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 32 * tile + 4 * (t0 + t)));
                 acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum)));
             }
             if (f.has_min) {
                 __m512 m = load_f16(w + 32);
                 UNROLL
-                for (int t = 0; t < tile; t++)
-                    acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(m, broadcast_f32(a + 36 * tile + 4 * t)));
+                for (int t = 0; t < n; t++)
+                    acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(m, broadcast_f32(a + 36 * tile + 4 * (t0 + t))));
             }
         }
-        store(dst, dst_stride, acc, tile);
+        store(dst, dst_stride, acc, n);
     }
 }
 
@@ -211,12 +212,12 @@ INLINE __m512i six_upper(__m512i base, __m512i rest_nibbles)
 }
 
 INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
-                     const int tile, const bool has_fifth)
+                     int tile, int t0, const int n, const bool has_fifth)
 {
     for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
         __m512 acc[PL_ACT_TILE];
         UNROLL
-        for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
+        for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 256; i > 0; i--, w += has_fifth ? 2816 : 2304, a += tile * PL_ACT_Q8K_BYTES) {
             const uint8_t *h = w + 256;
@@ -232,18 +233,18 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
             }
             __m512i total[PL_ACT_TILE];
             UNROLL
-            for (int t = 0; t < tile; t++) total[t] = _mm512_setzero_si512();
+            for (int t = 0; t < n; t++) total[t] = _mm512_setzero_si512();
             for (int c = 0; c < 4; c++) { /* 64 columns, of which the low nibbles are the first half */
                 /* The first 64 columns' nibbles take turns with the fifth bits. */
                 const bool turns = has_fifth && c == 0;
-                const uint8_t *x = a + 64 * c, *q = w + (turns ? 320 : 512 * c + (has_fifth ? 768 : 256));
+                const uint8_t *x = a + 256 * t0 + 64 * c, *q = w + (turns ? 320 : 512 * c + (has_fifth ? 768 : 256));
                 const int step = turns ? 128 : 64;
-                prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, tile);
-                const bool both = tile <= 4;
+                prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, n);
+                const bool both = n <= 4;
                 __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
                 __m128i shift = _mm_cvtsi32_si128(2 * c);
                 UNROLL
-                for (int t = 0; t < tile; t++) lo[t] = hi[t] = _mm512_setzero_si512();
+                for (int t = 0; t < n; t++) lo[t] = hi[t] = _mm512_setzero_si512();
                 UNROLL
                 for (int j = 0; j < 8; j++) {
                     __m512i v = load(q + step * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
@@ -253,14 +254,13 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
                         v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
                     }
                     UNROLL
-                    for (int t = 0; t < tile; t++) {
+                    for (int t = 0; t < n; t++) {
                         lo[t] = dot(lo[t], v0, broadcast(x + 256 * t + 4 * j), true);
                         if (both) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
                     }
                 }
                 UNROLL
-                for (int t = 0; t < tile; t++)
-                    total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(lo[t], sc[2 * c]));
+                for (int t = 0; t < n; t++) total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(lo[t], sc[2 * c]));
                 if (!both) {
                     UNROLL
                     for (int j = 0; j < 8; j++) {
@@ -270,30 +270,29 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
                             v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
                         }
                         UNROLL
-                        for (int t = 0; t < tile; t++)
-                            hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
+                        for (int t = 0; t < n; t++) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
                     }
                 }
                 UNROLL
-                for (int t = 0; t < tile; t++)
+                for (int t = 0; t < n; t++)
                     total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(hi[t], sc[2 * c + 1]));
             }
             __m512i base = load(w + 128), rest = load(w + 192);
             __m512i lower = six_lower(base), upper = six_upper(base, high_nibbles(rest));
             __m512 d = load_f16(w), dmin = load_f16(w + 32);
             UNROLL
-            for (int t = 0; t < tile; t++) {
-                const uint8_t *b = a + 324 * tile + 16 * t;
+            for (int t = 0; t < n; t++) {
+                const uint8_t *b = a + 324 * tile + 16 * (t0 + t);
                 __m512i min = dot16(_mm512_setzero_si512(), even_bytes(lower), broadcast(b));
                 min = dot16(min, odd_bytes(lower), broadcast(b + 4));
                 min = dot16(min, even_bytes(upper), broadcast(b + 8));
                 min = dot16(min, odd_bytes(upper), broadcast(b + 12));
-                __m512 dx = broadcast_f32(a + 256 * tile + 4 * t);
+                __m512 dx = broadcast_f32(a + 256 * tile + 4 * (t0 + t));
                 acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(d, dx), _mm512_cvtepi32_ps(total[t])));
                 acc[t] = _mm512_sub_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(dmin, dx), _mm512_cvtepi32_ps(min)));
             }
         }
-        store(dst, dst_stride, acc, tile);
+        store(dst, dst_stride, acc, n);
     }
 }
 
@@ -304,12 +303,12 @@ INLINE __m512i six_bits(__m512i nibbles, __m512i upper, int s)
 }
 
 INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
-                    const int tile)
+                    int tile, int t0, const int n)
 {
     for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
         __m512 acc[PL_ACT_TILE];
         UNROLL
-        for (int t = 0; t < tile; t++) acc[t] = _mm512_setzero_ps();
+        for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 256; i > 0; i--, w += 3360, a += tile * PL_ACT_Q8K_BYTES) {
             __m512i sc[16], total[PL_ACT_TILE];
@@ -318,16 +317,17 @@ INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_g
                 sc[j] =
                     _mm512_srai_epi32(_mm512_slli_epi32(load(w + 32 + 64 * (j / 4)), (unsigned)(24 - 8 * (j % 4))), 24);
             UNROLL
-            for (int t = 0; t < tile; t++) total[t] = _mm512_setzero_si512();
+            for (int t = 0; t < n; t++) total[t] = _mm512_setzero_si512();
             for (int p = 0; p < 4; p++) { /* 16 of each 32 columns of one half: one sub-block of each part */
                 const int half = p / 2, from = p % 2;
                 const uint8_t *units = w + 288 + 192 * (8 * half + 4 * from);
-                const uint8_t *x = a + 128 * half + 16 * from, *c = a + 260 * tile + 4 * (8 * half + from);
+                const uint8_t *x = a + 256 * t0 + 128 * half + 16 * from;
+                const uint8_t *c = a + 260 * tile + 64 * t0 + 4 * (8 * half + from);
                 const __m512i *scale = sc + 8 * half + from;
-                prefetch(w + 840 * p, 840, tile);
+                prefetch(w + 840 * p, 840, n);
                 /* Each unit of nibbles serves two parts and each of upper bits four: few tokens leave room to keep
                  * them. */
-                const bool keep = tile <= 4;
+                const bool keep = n <= 4;
                 __m512i kept_h[4], kept_q[2][4];
                 if (keep) {
                     UNROLL
@@ -341,29 +341,29 @@ INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_g
                 for (int s = 0; s < 4; s++) {
                     __m512i sum[PL_ACT_TILE];
                     UNROLL
-                    for (int t = 0; t < tile; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
+                    for (int t = 0; t < n; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
                     UNROLL
                     for (int j = 0; j < 4; j++) {
                         __m512i v = keep
                                         ? six_bits(kept_q[s % 2][j], kept_h[j], s)
                                         : six_bits(load(units + 192 * j + 64 + 64 * (s % 2)), load(units + 192 * j), s);
                         UNROLL
-                        for (int t = 0; t < tile; t++)
+                        for (int t = 0; t < n; t++)
                             sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
                     }
                     UNROLL
-                    for (int t = 0; t < tile; t++)
+                    for (int t = 0; t < n; t++)
                         total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
                 }
             }
             __m512 d = load_f16(w);
             UNROLL
-            for (int t = 0; t < tile; t++) {
-                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 256 * tile + 4 * t));
+            for (int t = 0; t < n; t++) {
+                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 256 * tile + 4 * (t0 + t)));
                 acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(total[t])));
             }
         }
-        store(dst, dst_stride, acc, tile);
+        store(dst, dst_stride, acc, n);
     }
 }
 
@@ -377,57 +377,67 @@ INLINE __m512 load_value(const uint8_t *p, pl_type type)
     return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
 }
 
-/* groups * tile independent chains of fma: at least eight are needed to keep two units of latency four busy. */
+/* groups * n independent chains of fma: at least eight are needed to keep two units of latency four busy. */
 INLINE void mm_float_groups(float *dst, size_t dst_stride, const uint8_t *w, size_t group_bytes, const uint8_t *act,
-                            int64_t k, const int tile, const int groups, const pl_type type)
+                            int64_t k, int tile, int t0, const int n, const int groups, const pl_type type)
 {
     const int bytes = type == PL_TYPE_F32 ? 64 : 32;
     __m512 acc[4][PL_ACT_TILE];
     UNROLL
     for (int g = 0; g < groups; g++) {
         UNROLL
-        for (int t = 0; t < tile; t++) acc[g][t] = _mm512_setzero_ps();
+        for (int t = 0; t < n; t++) acc[g][t] = _mm512_setzero_ps();
     }
+    act += 4 * t0;
     for (int64_t i = 0; i < k; i++, w += bytes, act += 4 * tile) {
         __m512 v[4];
         UNROLL
         for (int g = 0; g < groups; g++) v[g] = load_value(w + (size_t)g * group_bytes, type);
         UNROLL
-        for (int t = 0; t < tile; t++) {
+        for (int t = 0; t < n; t++) {
             __m512 x = broadcast_f32(act + 4 * t);
             UNROLL
             for (int g = 0; g < groups; g++) acc[g][t] = _mm512_fmadd_ps(v[g], x, acc[g][t]);
         }
     }
     UNROLL
-    for (int g = 0; g < groups; g++) store(dst + g * ROWS, dst_stride, acc[g], tile);
+    for (int g = 0; g < groups; g++) store(dst + g * ROWS, dst_stride, acc[g], n);
 }
 
 INLINE void mm_float(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
-                     const int tile, const pl_type type)
+                     int tile, int t0, const int n, const pl_type type)
 {
-    const int at_once = tile <= 4 ? 4 : 2;
+    const int at_once = n <= 4 ? 4 : 2;
     const size_t group_bytes = (size_t)k * (type == PL_TYPE_F32 ? 64 : 32);
     for (; n_groups >= at_once; n_groups -= at_once, w += (size_t)at_once * group_bytes, dst += at_once * ROWS)
-        mm_float_groups(dst, dst_stride, w, group_bytes, act, k, tile, at_once, type);
+        mm_float_groups(dst, dst_stride, w, group_bytes, act, k, tile, t0, n, at_once, type);
     for (; n_groups > 0; n_groups--, w += group_bytes, dst += ROWS)
-        mm_float_groups(dst, dst_stride, w, group_bytes, act, k, tile, 1, type);
+        mm_float_groups(dst, dst_stride, w, group_bytes, act, k, tile, t0, n, 1, type);
 }
 
-/* A kernel that switches to the instance for its number of tokens. */
-#define MM(name, function, ...)                                                                                        \
-    static void name(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,       \
+/* A kernel: instances for tiles of 8 and for 1 to 4 tokens, of which 5 to 7 are made, a few groups at a time so that
+ * the second pass finds them in the cache. More instances would be faster for those, but slow to compile. */
+#define MM(name, function, group_bytes, ...)                                                                           \
+    static void name(float *dst, size_t dst_stride, const void *weights, int64_t n_groups, const void *act, int64_t k, \
                      int tile)                                                                                         \
     {                                                                                                                  \
-        switch (tile) {                                                                                                \
-        case 1: function(dst, dst_stride, w, n_groups, act, k, 1, ##__VA_ARGS__); break;                               \
-        case 2: function(dst, dst_stride, w, n_groups, act, k, 2, ##__VA_ARGS__); break;                               \
-        case 3: function(dst, dst_stride, w, n_groups, act, k, 3, ##__VA_ARGS__); break;                               \
-        case 4: function(dst, dst_stride, w, n_groups, act, k, 4, ##__VA_ARGS__); break;                               \
-        case 5: function(dst, dst_stride, w, n_groups, act, k, 5, ##__VA_ARGS__); break;                               \
-        case 6: function(dst, dst_stride, w, n_groups, act, k, 6, ##__VA_ARGS__); break;                               \
-        case 7: function(dst, dst_stride, w, n_groups, act, k, 7, ##__VA_ARGS__); break;                               \
-        default: function(dst, dst_stride, w, n_groups, act, k, 8, ##__VA_ARGS__); break;                              \
+        const uint8_t *w = weights;                                                                                    \
+        if (tile == 8) {                                                                                               \
+            function(dst, dst_stride, w, n_groups, act, k, 8, 0, 8, ##__VA_ARGS__);                                    \
+            return;                                                                                                    \
+        }                                                                                                              \
+        int64_t some = tile > 4 ? 4 : n_groups;                                                                        \
+        for (int64_t g = 0; g < n_groups; g += some, w += (size_t)some * (size_t)(group_bytes), dst += some * ROWS) {  \
+            int64_t m = n_groups - g < some ? n_groups - g : some;                                                     \
+            for (int t = 0; t < tile; t += 4) {                                                                        \
+                float *to = dst + (size_t)t * dst_stride;                                                              \
+                switch (tile - t) {                                                                                    \
+                case 1: function(to, dst_stride, w, m, act, k, tile, t, 1, ##__VA_ARGS__); break;                      \
+                case 2: function(to, dst_stride, w, m, act, k, tile, t, 2, ##__VA_ARGS__); break;                      \
+                case 3: function(to, dst_stride, w, m, act, k, tile, t, 3, ##__VA_ARGS__); break;                      \
+                default: function(to, dst_stride, w, m, act, k, tile, t, 4, ##__VA_ARGS__); break;                     \
+                }                                                                                                      \
+            }                                                                                                          \
         }                                                                                                              \
     }
 
@@ -437,14 +447,14 @@ static const format32 q4_1 = {.bytes = 320, .zero_shift = -1, .has_min = true};
 static const format32 q5_0 = {.bytes = 352, .zero_shift = 1, .has_fifth = true};
 static const format32 q5_1 = {.bytes = 384, .zero_shift = -1, .has_min = true, .has_fifth = true};
 
-MM(mm_q8_0, mm32, q8_0)
-MM(mm_q4_0, mm32, q4_0)
-MM(mm_q4_1, mm32, q4_1)
-MM(mm_q5_0, mm32, q5_0)
-MM(mm_q5_1, mm32, q5_1)
-MM(mm_q4_k, mm_q45_k, false)
-MM(mm_q5_k, mm_q45_k, true)
-MM(mm_q6_k_any, mm_q6_k)
+MM(mm_q8_0, mm32, k / 32 * 544, q8_0)
+MM(mm_q4_0, mm32, k / 32 * 288, q4_0)
+MM(mm_q4_1, mm32, k / 32 * 320, q4_1)
+MM(mm_q5_0, mm32, k / 32 * 352, q5_0)
+MM(mm_q5_1, mm32, k / 32 * 384, q5_1)
+MM(mm_q4_k, mm_q45_k, k / 256 * 2304, false)
+MM(mm_q5_k, mm_q45_k, k / 256 * 2816, true)
+MM(mm_q6_k_any, mm_q6_k, k / 256 * 3360)
 
 static void install_quantized(pl_cpu_kernels *k)
 {
