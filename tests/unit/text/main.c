@@ -4,5 +4,6 @@
 int main(void)
 {
     SRunner *r = srunner_create(vocab_suite());
+    srunner_add_suite(r, jinja_suite());
     return ck_run(r);
 }

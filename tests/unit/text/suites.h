@@ -3,3 +3,4 @@
 #include <check.h>
 
 Suite *vocab_suite(void);
+Suite *jinja_suite(void);
