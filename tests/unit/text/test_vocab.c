@@ -415,7 +415,7 @@ START_TEST(a_stream_gives_whole_characters_only)
     pl_buf out = {0};
     pl_detok_start(&s, o.v, false, true);
     const uint8_t bytes[] = {0xf0, 0x9f, 0x98, 0x80, 'a', 0xc3, 'b', 0xff, 0xe2, 0x82};
-    const char *after[] = {"", "", "", "\xf0\x9f\x98\x80", "a", "", "\xef\xbf\xbd" "b", "\xef\xbf\xbd", "", ""};
+    const char *after[] = {"", "", "", "\xf0\x9f\x98\x80", "a", "", ("\xef\xbf\xbd" "b"), "\xef\xbf\xbd", "", ""};
     for (size_t i = 0; i < sizeof bytes; i++) {
         pl_buf_reset(&out);
         ck_assert(pl_detok_add(&s, bytes[i], &out)); /* the first 256 tokens are the bytes */
