@@ -25,7 +25,7 @@ typedef struct pl_backend_vt {
     bool (*supports)(const pl_backend *b, const pl_tensor *t);
     /* Bytes of scratch that computing g takes: the largest need of any op. Cache-line padded per thread. */
     size_t (*scratch)(const pl_backend *b, const pl_graph *g);
-    /* Runs all nodes in order. scratch has the size that scratch() said. */
+    /* Runs all nodes in order. scratch has the size that scratch() said, never 0, on the backend's alignment. */
     pl_status (*compute)(pl_backend *b, pl_graph *g, void *scratch, pl_error *err);
 
     /* The layout in which a weight of this shape computes fastest here, and packing to it: rows row_first..row_end of the tensor, both

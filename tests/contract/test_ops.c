@@ -56,8 +56,7 @@ static ready make_ready(const machine *m, pl_graph_ctx *c, pl_tensor **outputs, 
     OK(m->b->vt->buffer_new(m->b, peak, &r.buf, err));
     pl_graph_bind(r.g, m->b->vt->buffer_base(r.buf));
     for (int i = 0; i < pl_graph_n_nodes(r.g); i++) ck_assert(m->b->vt->supports(m->b, pl_graph_node(r.g, i)));
-    size_t n_scratch = m->b->vt->scratch(m->b, r.g);
-    r.scratch = pl_alloc_aligned(64, n_scratch ? n_scratch : 64);
+    r.scratch = pl_alloc_aligned(64, m->b->vt->scratch(m->b, r.g));
     ck_assert_ptr_nonnull(r.scratch);
     return r;
 }

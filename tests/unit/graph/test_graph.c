@@ -245,8 +245,10 @@ static void run(pl_backend *b, pl_graph *g, size_t peak, pl_tensor *const *input
             float f = (float)pl_rng_gauss(&r);
             if (inputs[i]->data) ((float *)inputs[i]->data)[j] = f;
         }
-    OK(b->vt->compute(b, g, NULL, err));
-    OK(b->vt->compute(b, g, NULL, err)); /* inputs are still there for a second run */
+    void *scratch = pl_alloc_aligned(64, b->vt->scratch(b, g));
+    OK(b->vt->compute(b, g, scratch, err));
+    OK(b->vt->compute(b, g, scratch, err)); /* inputs are still there for a second run */
+    pl_free(scratch);
     memcpy(result, out->data, pl_tensor_bytes(out));
     b->vt->buffer_free(b, buf);
 }
