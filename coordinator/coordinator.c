@@ -188,7 +188,7 @@ pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *para
     if (c->stopping) return pl_fail(err, PL_ERR_CANCELLED, "the coordinator stops");
     pl_request *r = NULL;
     PL_TRY(pl_request_new(&r, params, c->options.n_ctx, c->limits.n_vocab, &c->rng, err));
-    pl_status s = c->unplaced ? pl_fail(err, c->down_why.status, "%s", c->down_why.text) : pl_sched_add(&c->sched, r, err);
+    pl_status s = pipeline_refuses(c) ? pl_fail(err, c->down_why.status, "%s", c->down_why.text) : pl_sched_add(&c->sched, r, err);
     if (s != PL_OK) {
         pl_request_free(r);
         return s;

@@ -197,6 +197,7 @@ PL_MUST_CHECK pl_status pipeline_result(pl_member *m, const Paceline__Result *r,
 void pipeline_run(pl_coordinator *c);
 void pipeline_tick(pl_coordinator *c);
 void pipeline_frames(pl_coordinator *c); /* as many as credits allow */
+bool pipeline_refuses(const pl_coordinator *c); /* new requests: nothing here can serve them, and nothing is about to change */
 void pipeline_free(pl_coordinator *c);
 int32_t pipeline_stage_of(const pl_coordinator *c, const pl_member *m); /* -1: none */
 

@@ -440,10 +440,18 @@ static void dial(pl_coordinator *c, pl_target *t)
     t->member = m;
 }
 
+/* A node may join by itself as well as be dialed: one link is enough. */
+static bool is_here(const pl_coordinator *c, const pl_target *t)
+{
+    for (const pl_member *m = c->members; m; m = m->next)
+        if (m->state == PL_MEMBER_JOINED && strcmp(m->address, t->address) == 0) return true;
+    return false;
+}
+
 static void dial_all(pl_coordinator *c, uint64_t now)
 {
     for (pl_target *t = c->targets; t; t = t->next)
-        if (!t->member && now >= t->next_dial_ns) dial(c, t);
+        if (!t->member && now >= t->next_dial_ns && !is_here(c, t)) dial(c, t);
 }
 
 pl_status members_add_target(pl_coordinator *c, const char *address, const pl_key *key, pl_error *err)

@@ -411,7 +411,7 @@ static void come_up(pl_coordinator *c)
     int32_t more = (double)hop_ns * 10 <= stage_ns ? 0 : (double)hop_ns <= stage_ns ? 1 : 2;
     p->groups = p->n_stages + more;
     p->credits = c->options.credits;
-    pl_sched_shape shape = {.n_blocks = p->plan.n_blocks, .n_rows = p->plan.n_rows, .groups = p->groups, .in_flight = p->groups + 1};
+    pl_sched_shape shape = {.n_blocks = p->plan.n_blocks, .n_rows = p->plan.n_rows, .n_stages = p->n_stages, .groups = p->groups, .in_flight = p->groups + 1};
     pl_error err = {0};
     if (pl_sched_up(&c->sched, &shape, &err) != PL_OK) {
         PL_LOG(PL_LOG_ERROR, "pipeline cannot start", "error=%s", PL_Q(err.text));
@@ -546,10 +546,13 @@ pl_status pipeline_result(pl_member *m, const Paceline__Result *r, pl_error *err
 
 /* --- What is due --- */
 
+bool pipeline_refuses(const pl_coordinator *c) { return c->unplaced && c->settle_from_ns == PL_NEVER; }
+
 static void tell_waiting(pl_coordinator *c)
 {
     const uint64_t now = pl_loop_now(c->loop), grace = c->options.unplaced_grace_ns;
     if (c->pipeline.state == PL_PIPELINE_UP || !c->sched.n_open) return;
+    if (c->settle_from_ns != PL_NEVER) return; /* nodes have just come: there is hope */
     if (c->unplaced) {
         if (now - c->unplaced_since_ns >= grace) pl_sched_fail(&c->sched, PL_NEVER, &c->down_why);
     } else if ((c->plan_at_ns == PL_NEVER && c->pipeline.state == PL_PIPELINE_DOWN) || c->tries >= TRIES_MAX) {

@@ -7,6 +7,7 @@
 
 #define CHUNK_SHARE 4  /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame */
 #define CHUNK_MIN   32 /* but not less than this, or prompts crawl */
+#define CHUNK_STAGE 64 /* rows from which a stage computes more than it reads: a shorter chunk costs as much as this */
 
 /* --- Lists --- */
 
@@ -352,12 +353,21 @@ static void decode_rows(pl_scheduler *s, int32_t most)
     }
 }
 
+/* A prompt is cut so that all stages work on it at once, instead of one after the other. */
+static int32_t chunk_of(const pl_scheduler *s, const pl_request *r)
+{
+    if (s->shape.n_stages < 2) return s->shape.n_rows;
+    int32_t share = (r->n_tokens + s->shape.n_stages - 1) / s->shape.n_stages;
+    return share > CHUNK_STAGE ? share : CHUNK_STAGE;
+}
+
 static void prompt_rows(pl_scheduler *s, int32_t most)
 {
     const uint64_t now = s->served;
     pl_request *r;
     while (most > 0 && (r = longest_unserved(s, false, now)) != NULL) {
         int32_t n = pl_request_pending(r) < most ? pl_request_pending(r) : most;
+        if (n > chunk_of(s, r)) n = chunk_of(s, r);
         /* Its blocks were taken when it was let in. A token that came since, from rows sent before a preemption, waits for the decoding path, which can preempt. */
         int32_t room = s->slots[r->slot].n_blocks * PL_KV_PAGE - r->n_sent;
         if (n > room) n = room;
@@ -368,6 +378,18 @@ static void prompt_rows(pl_scheduler *s, int32_t most)
         add_rows(s, r, n);
         most -= n;
     }
+}
+
+/* Rows for the next group: those that decode are shared out evenly over the groups, and so are those that are ready over the groups that are not under
+ * way; four requests over three groups are 2, 1, 1 and not 2, 2. */
+static int32_t group_size(const pl_scheduler *s, int32_t n_decoding, int32_t n_ready)
+{
+    int32_t under_way = 0;
+    for (int32_t i = 0; i < s->n_sent; i++) under_way += s->sent[(s->sent_first + i) % s->shape.in_flight].n_samples > 0;
+    int32_t groups = n_decoding < s->shape.groups ? n_decoding : s->shape.groups;
+    int32_t left = groups > under_way ? groups - under_way : 1;
+    int32_t all = (n_decoding + groups - 1) / groups, ready = (n_ready + left - 1) / left;
+    return all < ready ? all : ready;
 }
 
 const pl_sched_frame *pl_sched_next(pl_scheduler *s, uint64_t now_ns)
@@ -381,24 +403,23 @@ const pl_sched_frame *pl_sched_next(pl_scheduler *s, uint64_t now_ns)
         if (s->slots[i].state == PL_SLOT_CLOSING) close_slot(s, i);
     admit(s);
 
-    int32_t n_decoding = 0, n_prompts = 0;
+    int32_t n_decoding = 0, n_ready = 0, n_prompts = 0;
     for (const pl_request *r = s->first; r; r = r->next)
         if (r->state == PL_REQUEST_RUNNING) {
-            if (pl_request_pending(r) > 1) n_prompts++;
-            else n_decoding++;
+            n_prompts += pl_request_pending(r) > 1;
+            n_decoding += pl_request_pending(r) <= 1;
+            n_ready += pl_request_pending(r) == 1;
         }
-    int32_t rows = s->shape.n_rows, most = 0;
-    if (n_decoding) {
-        int32_t groups = n_decoding < s->shape.groups ? n_decoding : s->shape.groups;
-        most = (n_decoding + groups - 1) / groups;
+    int32_t rows = s->shape.n_rows;
+    if (n_ready) {
         int32_t room = rows;
         if (n_prompts) {
             /* A quarter stays for prompts, so that many streams cannot lock them out; frames of one row take turns. */
             room -= rows / CHUNK_SHARE > 1 ? rows / CHUNK_SHARE : 1;
             if (rows == 1) room = (int32_t)(s->next_frame & 1);
         }
-        if (most > room) most = room;
-        decode_rows(s, most);
+        int32_t most = group_size(s, n_decoding, n_ready);
+        decode_rows(s, most < room ? most : room);
     }
     int32_t left = rows - f->n_rows;
     if (n_decoding) {

@@ -11,8 +11,8 @@
  *   - At most one row per request in flight asks for a sample that is still wanted: rows go out only for tokens that are known.
  *   - The oldest running request never gives up blocks, and fits alone (checked when it came), so it always ends: no deadlock.
  *
- * Fairness: decoding requests in the order in which they became ready, at most ceil(decoding / groups) per frame so that all
- * stages stay busy; then prompts, the longest unserved first, in chunks that are bounded while others decode.
+ * Fairness: decoding requests in the order in which they became ready, in as many groups of even size as keep all stages busy;
+ * then prompts, the longest unserved first, in chunks that are bounded while others decode.
  * Threads: the loop's thread. */
 #pragma once
 
@@ -21,6 +21,7 @@
 /* One epoch's pipeline as the scheduler sees it. */
 typedef struct pl_sched_shape {
     int32_t n_blocks, n_rows;
+    int32_t n_stages;  /* prompts are cut so that so many can work on one at a time */
     int32_t groups;    /* micro-batches that keep all stages busy: decoding requests are spread over so many */
     int32_t in_flight; /* frames without a result, at most */
 } pl_sched_shape;

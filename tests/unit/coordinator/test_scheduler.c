@@ -225,6 +225,7 @@ static pl_sched_shape random_shape(pl_rng *r, int32_t n_ctx)
 {
     int32_t least = pl_blocks_for(n_ctx);
     return (pl_sched_shape){.n_blocks = least + (int32_t)pl_rng_below(r, 20), .n_rows = 1 + (int32_t)pl_rng_below(r, 3) * (int32_t)pl_rng_below(r, 80),
+                            .n_stages = 1 + (int32_t)pl_rng_below(r, 4),
                             .groups = 1 + (int32_t)pl_rng_below(r, 5), .in_flight = 1 + (int32_t)pl_rng_below(r, 6)};
 }
 
@@ -304,6 +305,42 @@ START_TEST(decoding_requests_are_spread_over_the_groups)
         answer_one(w);
     }
     ck_assert_int_eq(w->widest, 2);
+    pl_sched_fini(&w->s);
+    free(w);
+}
+END_TEST
+
+START_TEST(four_requests_keep_three_stages_busy)
+{
+    world *w = malloc(sizeof *w);
+    world_init(w, 9, 4, 400, (pl_sched_shape){.n_blocks = 100, .n_rows = 512, .n_stages = 3, .groups = 3, .in_flight = 4});
+    for (int i = 0; i < 4; i++) submit(w, 5, 200)->request->ignore_eos = true;
+    for (int i = 0; i < 20; i++) {
+        while (send_one(w)) {}
+        answer_one(w);
+    }
+    for (int i = 0; i < 100; i++) {
+        while (send_one(w)) {}
+        ck_assert_int_ge(w->n_flights, 3);
+        answer_one(w);
+    }
+    pl_sched_fini(&w->s);
+    free(w);
+}
+END_TEST
+
+START_TEST(a_prompt_is_cut_so_that_all_stages_work_on_it)
+{
+    world *w = malloc(sizeof *w);
+    world_init(w, 10, 4, 512, (pl_sched_shape){.n_blocks = 100, .n_rows = 512, .n_stages = 4, .groups = 4, .in_flight = 5});
+    submit(w, 400, 4);
+    int sent = 0;
+    while (send_one(w)) sent++;
+    ck_assert_int_eq(sent, 4);
+    submit(w, 60, 4); /* too short to be worth cutting */
+    sent = 0;
+    while (send_one(w)) sent++;
+    ck_assert_int_eq(sent, 1);
     pl_sched_fini(&w->s);
     free(w);
 }
@@ -522,6 +559,8 @@ Suite *scheduler_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, any_disturbance_leaves_the_tokens_alone, 0, 20);
     tcase_add_test(t, decoding_requests_are_spread_over_the_groups);
+    tcase_add_test(t, four_requests_keep_three_stages_busy);
+    tcase_add_test(t, a_prompt_is_cut_so_that_all_stages_work_on_it);
     tcase_add_test(t, a_long_prompt_does_not_starve_running_streams);
     tcase_add_test(t, a_lone_prompt_fills_frames_and_the_pipeline);
     tcase_add_test(t, many_streams_do_not_lock_out_a_prompt);
