@@ -3,10 +3,12 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/alloc.h"
 #include "engine/base/rng.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 
 static pl_sample_params plain(void)
 {
@@ -420,5 +422,5 @@ int main(void)
     tcase_add_test(t, a_parameter_out_of_range_is_named);
     tcase_add_test(t, a_sampler_without_memory_is_refused);
     suite_add_tcase(s, t);
-    return ck_run(srunner_create(s));
+    return ck_run(s, NULL);
 }

@@ -1,13 +1,16 @@
 /* The interpreter against jinja2, by values that tests/golden/jinja.py made. */
 #include "engine/text/jinja.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine/base/alloc.h"
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
 #include "engine/text/chat.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "tests/unit/text/suites.h"
 
 static pl_json *read_json(const char *path)
@@ -64,8 +67,8 @@ END_TEST
 
 START_TEST(real_templates_render_as_jinja2_does)
 {
-    char path[1000], line[300];
-    if (!ck_test_data("real_templates_render_as_jinja2_does", "models/chat-templates/Qwen3-Coder.jinja", path, sizeof path)) return;
+    char line[300];
+    if (!test_data("models/chat-templates/Qwen3-Coder.jinja")) return;
     pl_json *cases = read_json(GOLDEN_DIR "/jinja_cases.json");
     FILE *f = fopen(GOLDEN_DIR "/jinja_expected.txt", "r");
     ck_assert_ptr_nonnull(f);
@@ -76,7 +79,8 @@ START_TEST(real_templates_render_as_jinja2_does)
         snprintf(with_folder, sizeof with_folder, "models/chat-templates/%s", file);
         pl_buf source = {0}, out = {0};
         pl_error err = {0};
-        if (!ck_test_data("real_templates_render_as_jinja2_does", with_folder, path, sizeof path)) continue;
+        const char *path = test_data(with_folder);
+        if (!path) continue;
         ck_ok(pl_file_read(&source, path, 1 << 20, &err), err);
         pl_json *vars = NULL;
         for (size_t i = 0; i < pl_json_size(cases); i++) {
@@ -93,8 +97,9 @@ START_TEST(real_templates_render_as_jinja2_does)
             printf("%s, case %s: expected %s bytes, got %zu%s%s\n", file, name, size, out.size, s == PL_OK ? "" : ": ", s == PL_OK ? "" : err.text);
             const char *dump = getenv("JINJA_DUMP"); /* a folder to compare with what the script's DUMP wrote */
             if (dump && s == PL_OK) {
-                snprintf(path, sizeof path, "%s/%s.%s", dump, file, name);
-                ck_ok(pl_file_write(path, pl_buf_bytes(&out), 0644, &err), err);
+                char to[1000];
+                snprintf(to, sizeof to, "%s/%s.%s", dump, file, name);
+                ck_ok(pl_file_write(to, pl_buf_bytes(&out), 0644, &err), err);
             }
         }
         n++;

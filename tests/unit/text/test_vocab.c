@@ -2,13 +2,16 @@
 #include "engine/text/vocab.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine/base/alloc.h"
 #include "engine/base/file.h"
 #include "engine/base/rng.h"
 #include "engine/gguf/write.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "tests/unit/text/suites.h"
 
 /* ---- making vocabularies ---- */
@@ -532,10 +535,12 @@ START_TEST(real_vocabularies_give_the_expected_tokens)
 {
     const char *name = real[_i];
     char path[1000], file[200];
+    const char *found;
     pl_buf inp = {0}, want = {0};
     pl_error err = {0};
     snprintf(file, sizeof file, "models/ggml-vocab/ggml-vocab-%s.gguf", name);
-    if (!ck_test_data("real_vocabularies_give_the_expected_tokens", file, path, sizeof path)) return;
+    if (!(found = test_data(file))) return;
+    snprintf(path, sizeof path, "%s", found);
     pl_gguf *g;
     pl_vocab *v;
     ck_ok(pl_gguf_open(&g, path, &err), err);
@@ -586,9 +591,10 @@ START_TEST(a_vocabulary_of_an_unknown_kind_is_refused)
 {
     static const struct { const char *file, *says; } cases[] = {{"bert-bge", "bert"}, {"gpt-neox", "tokenizer.ggml.pre"}};
     for (int i = 0; i < 2; i++) {
-        char path[1000], file[200];
+        char file[200];
+        const char *path;
         snprintf(file, sizeof file, "models/ggml-vocab/ggml-vocab-%s.gguf", cases[i].file);
-        if (!ck_test_data("a_vocabulary_of_an_unknown_kind_is_refused", file, path, sizeof path)) return;
+        if (!(path = test_data(file))) return;
         pl_gguf *g;
         pl_vocab *v;
         pl_error err = {0};
