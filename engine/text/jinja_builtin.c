@@ -294,7 +294,10 @@ static pl_jvalue format_method(pl_jeval *e, pl_str s, const pl_jcall *c)
         if ((x == '{' || x == '}') && i + 1 < s.size && s.data[i + 1] == x) i++;
         else if (x == '{') {
             const char *close = memchr(s.data + i, '}', s.size - i);
-            if (!close) return pl_jfail(e, PL_ERR_INVALID, "the format has no }");
+            if (!close) {
+                pl_jfail(e, PL_ERR_INVALID, "the format has no }");
+                break;
+            }
             pl_str field = {s.data + i + 1, (size_t)(close - s.data) - i - 1}, spec = {"", 0};
             const char *colon = memchr(field.data, ':', field.size);
             if (colon) {
@@ -307,7 +310,10 @@ static pl_jvalue format_method(pl_jeval *e, pl_str s, const pl_jcall *c)
             if (field.size == 0) v = arg(c, next++, "");
             else if (name[0] >= '0' && name[0] <= '9') v = arg(c, (size_t)atoi(name), "");
             else v = arg(c, SIZE_MAX, name);
-            if (!given(v)) return pl_jfail(e, PL_ERR_INVALID, "the format does not fit its arguments");
+            if (!given(v)) {
+                pl_jfail(e, PL_ERR_INVALID, "the format does not fit its arguments");
+                break;
+            }
             if (spec.size == 0) {
                 pl_buf_add_str(&b, pl_jv_str(e, v));
             } else {
