@@ -64,13 +64,16 @@ PL_MUST_CHECK static inline pl_status pl_link_dial(pl_net *n, const char *addres
 }
 /* A buffer that can be sent without a copy. NULL when there is no memory. */
 static inline pl_part *pl_net_buffer(pl_net *n, size_t size) { return n->vt->buffer(n, size); }
-/* Hands *m over: NULL on success, untouched on failure. Never blocks. */
+/* Hands *m over: NULL on success, untouched on failure. Never blocks. What its parts point to is not changed any more by anybody.
+ * PL_ERR_CLOSED: not up (yet); PL_ERR_TIMEOUT: the queue is full; PL_ERR_INVALID: above this end's own limits. A message above the
+ * limits of the other end ends the link there, unseen. */
 PL_MUST_CHECK static inline pl_status pl_link_send(pl_link *l, pl_msg **m, pl_error *err) { return l->net->vt->send(l, m, err); }
-/* Ends the link without a word to its events. The other end sees `down`. */
+/* Ends the link without a word to its events. The other end sees `down`, after what was sent before. Allowed in every callback. */
 static inline void pl_link_close(pl_link *l) { if (l) l->net->vt->close(l); }
+/* Closes its links too. Not from one of its own callbacks. */
 static inline void pl_net_free(pl_net *n) { if (n) n->vt->free(n); }
 
-/* ZeroMQ. secret NULL: no encryption (loopback and tests). allowed: asked for each peer that dials, with its public key; NULL allows nobody but an
+/* ZeroMQ. public_key may be NULL: it follows from the secret. allowed is asked on the loop's thread. secret NULL: no encryption (loopback and tests). allowed: asked for each peer that dials, with its public key; NULL allows nobody but an
  * unencrypted net's peers. A peer that is refused gets nowhere: its messages are never seen. Nets of one process share a context, so inproc works between them. */
 typedef struct pl_zmq_options {
     const pl_key *public_key, *secret_key;

@@ -8,7 +8,8 @@
 
 #define PL_MSG_PARTS_MAX 8
 
-/* A reference-counted run of bytes; links make them so that sending copies nothing. Any thread may ref and unref. */
+/* A reference-counted run of bytes; links make them so that sending copies nothing. Any thread may ref and unref. A received one is only
+ * read; its data is on an 8-byte boundary, so that numbers in it are aligned. */
 typedef struct pl_part pl_part;
 struct pl_part {
     uint8_t *data;
