@@ -259,6 +259,7 @@ static void plan(pl_coordinator *c)
         collect(c, k, true);
         if (!c->planned && k->n < c->options.min_nodes) {
             pl_fail(&c->down_why, PL_ERR_CLOSED, "waiting for nodes: %d of %d have joined", k->n, c->options.min_nodes);
+            c->unplaced = false; /* whatever an earlier plan said: requests wait now */
             coordinator_changed(c);
             return;
         }

@@ -76,7 +76,7 @@ void sim_restart(sim_machine *m)
     ck_ok(pl_sim_process_new(&m->process, c->sim, m->name, &err), err);
     pl_loop *loop = pl_sim_loop(m->process);
     bool odd = c->o.odd_profile && m->index == c->n_machines - 1;
-    m->compute = fake_compute_new(loop, &(fake_compute_options){.disk = &m->disk, .profile = odd ? c->o.odd_profile : NULL, .memory_total = m->budget, .row_layer_ns = c->o.row_layer_ns});
+    m->compute = fake_compute_new(loop, &(fake_compute_options){.disk = &m->disk, .profile = odd ? c->o.odd_profile : NULL, .memory_total = m->budget, .run_ns = c->o.run_ns, .row_layer_ns = c->o.row_layer_ns});
     ck_assert_ptr_nonnull(m->compute);
     pl_node_options o = {.name = m->name, .budget_bytes = m->budget, .seed = (uint64_t)(m->index + 1) << 32 | m->lives, .blob_bytes = 4096};
     char path[160];
@@ -244,7 +244,7 @@ sim_client *sim_request_with(sim_cluster *c, sim_request_options o)
     sim_client *k = &c->clients[c->n_clients];
     *k = (sim_client){.c = c, .index = c->n_clients++, .ignore_eos = o.ignore_eos, .may_fail = o.may_fail};
     k->n_prompt = o.n_prompt ? o.n_prompt : (int32_t)draw(c, 1, 40);
-    k->max_tokens = o.max_tokens ? o.max_tokens : (int32_t)draw(c, 1, 32);
+    k->max_tokens = o.max_tokens ? o.max_tokens : (int32_t)draw(c, 1, 48);
     k->prompt = pl_alloc((size_t)k->n_prompt * sizeof *k->prompt);
     k->expected = pl_alloc((size_t)k->max_tokens * sizeof *k->expected);
     ck_assert(k->prompt && k->expected);
@@ -293,6 +293,14 @@ void sim_run(sim_cluster *c, uint64_t ns) { run_until(c, pl_sim_now(c->sim) + ns
 
 static sim_machine *any_machine(sim_cluster *c) { return &c->machines[draw(c, 0, (uint64_t)c->n_machines - 1)]; }
 
+/* One that lives, or one that does not; any, when there is none. */
+static sim_machine *any_that(sim_cluster *c, bool alive)
+{
+    sim_machine *m = any_machine(c);
+    for (int i = 0; i < c->n_machines && m->alive != alive; i++) m = &c->machines[(m->index + 1) % c->n_machines];
+    return m;
+}
+
 /* Two different living processes, of which one may be the coordinator; false when there are none. */
 static bool any_pair(sim_cluster *c, pl_sim_process **a, pl_sim_process **b)
 {
@@ -312,7 +320,7 @@ static void one_fault(sim_cluster *c, const fault_mix *mix)
 {
     double sum = mix->kill + mix->leave + mix->pause + mix->cut + mix->broken + mix->restart + mix->heal + mix->request + mix->cancel + mix->pause_coordinator;
     double at = pl_rng_f64(&c->rng) * sum;
-    sim_machine *m = any_machine(c);
+    sim_machine *m = any_that(c, true);
     pl_sim_process *a, *b;
 #define CASE(weight) if (at >= 0 && (at -= mix->weight) < 0)
     CASE(kill) {
@@ -349,7 +357,7 @@ static void one_fault(sim_cluster *c, const fault_mix *mix)
         return;
     }
     CASE(restart) {
-        sim_restart(m);
+        sim_restart(any_that(c, false));
         return;
     }
     CASE(heal) {
@@ -376,14 +384,15 @@ static void one_fault(sim_cluster *c, const fault_mix *mix)
 void sim_run_with_faults(sim_cluster *c, uint64_t ns)
 {
     uint64_t end = pl_sim_now(c->sim) + ns;
-    /* Each seed has its own weather: from one fault in a run to ten a second, of few kinds or of all. */
-    uint64_t mean_ms = draw(c, 0, 3) == 0 ? draw(c, 100, 400) : draw(c, 400, 4000);
-    fault_mix mix = {.restart = 2, .heal = 1, .request = 2, .cancel = 0.2};
-    if (chance(c, 0.7)) mix.kill = 1;
+    /* Each seed has its own weather: from one fault in two seconds to ten in one, of few kinds or of all. Clients come all the time, so that
+     * there is always something to lose. */
+    uint64_t mean_ms = draw(c, 0, 2) == 0 ? draw(c, 50, 200) : draw(c, 200, 900);
+    fault_mix mix = {.restart = 1.5, .heal = 0.7, .request = 3, .cancel = 0.2};
+    if (chance(c, 0.9)) mix.kill = chance(c, 0.5) ? 3 : 1;
     if (chance(c, 0.3)) mix.leave = 0.5;
     if (chance(c, 0.3)) mix.pause = 1;
     if (chance(c, 0.4)) mix.cut = 1;
-    if (chance(c, 0.5)) mix.broken = 1;
+    if (chance(c, 0.4)) mix.broken = 1;
     if (chance(c, 0.2)) mix.pause_coordinator = 0.3;
     while (pl_sim_now(c->sim) < end) {
         uint64_t next = pl_sim_now(c->sim) + draw(c, 1, 2 * mean_ms) * SIM_MS;
@@ -417,6 +426,24 @@ void sim_run_until_healthy(sim_cluster *c, uint64_t limit_ns)
 {
     bool done = pl_sim_run_while(c->sim, unhealthy, c, pl_sim_now(c->sim) + limit_ns);
     ck_assert_msg(done, "no pipeline\n%s", describe(c));
+}
+
+void ck_nothing_is_lost(sim_cluster *c)
+{
+    sim_run(c, 2 * SIM_S); /* what is under way arrives */
+    const pl_pipeline *p = &c->coordinator->pipeline;
+    if (p->state != PL_PIPELINE_UP || c->n_open) return; /* a node joined that makes a better plan */
+    ck_assert_msg(p->credits == c->o.credits, "the coordinator has %d of %d credits\n%s", p->credits, c->o.credits, describe(c));
+    int n_ready = 0;
+    for (int i = 0; i < c->n_machines; i++) {
+        const node_stage *s = c->machines[i].alive ? c->machines[i].node->stage : NULL;
+        if (!s || s->epoch != p->epoch) continue;
+        n_ready += s->phase == NODE_PHASE_READY;
+        ck_assert_msg(s->next_recv == s->next_run, "%s holds frames\n%s", c->machines[i].name, describe(c));
+        ck_assert_msg(s->down.credits == s->n_slots, "%s has %d of %d credits\n%s", c->machines[i].name, s->down.credits, s->n_slots, describe(c));
+    }
+    ck_assert_msg(n_ready == p->n_stages, "%d of %d stages are ready\n%s", n_ready, p->n_stages, describe(c));
+    ck_assert_msg(c->coordinator->sched.n_open == 0, "the scheduler still has %d requests\n%s", c->coordinator->sched.n_open, describe(c));
 }
 
 void ck_streams_equal_oracle(const sim_cluster *c)

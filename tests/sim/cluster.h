@@ -5,7 +5,7 @@
  * A stalled or wrong run ends the test with a line that says what everybody is doing. */
 #pragma once
 
-#include "coordinator/coordinator.h"
+#include "coordinator/coordinator_impl.h"
 #include "node/node_impl.h"
 #include "tests/fixtures/fixtures.h"
 #include "tests/sim/fake_compute.h"
@@ -65,7 +65,7 @@ typedef struct sim_options {
     int32_t n_seqs, n_rows, credits; /* [4, 16, 4] */
     const char *odd_profile;/* of the last node: not like the others' */
     double dial_failure;
-    uint64_t row_layer_ns;
+    uint64_t run_ns, row_layer_ns; /* of the compute; see fake_compute.h */
     const char *trace_dir;  /* the nodes' timelines; NULL: none */
 } sim_options;
 
@@ -93,7 +93,7 @@ void sim_stop(sim_cluster *c);
 typedef struct sim_request_options {
     int unused_;
     int32_t n_prompt;       /* [drawn, 1..40] */
-    int32_t max_tokens;     /* [drawn, 1..32] */
+    int32_t max_tokens;     /* [drawn, 1..48] */
     bool ignore_eos;
     float temperature;
     bool may_fail;          /* it is no fault when it ends with an error */
@@ -116,6 +116,8 @@ void sim_run_until_idle(sim_cluster *c, uint64_t limit_ns);
 void sim_run_until_healthy(sim_cluster *c, uint64_t limit_ns);
 /* Every request that was not cancelled gave all its tokens and ended as the oracle ends. */
 void ck_streams_equal_oracle(const sim_cluster *c);
+/* When nothing is asked for, every credit is back where the epoch began, and nobody holds a frame. */
+void ck_nothing_is_lost(sim_cluster *c);
 
 void sim_kill(sim_machine *m, bool silent);
 void sim_restart(sim_machine *m);

@@ -59,6 +59,7 @@ typedef struct sequence {
     int32_t *blocks;  /* [max_blocks] */
     int32_t *history; /* [n_ctx] */
     int32_t n_history;
+    int32_t n_open; /* tokens that OPEN brought; 0 once something was sampled */
     pl_sample_params params;
 } sequence;
 
@@ -205,7 +206,7 @@ static void apply(hash_stage *s, const pl_kv_op *op)
         q->open = true;
         q->n_pos = q->n_blocks = 0;
         if (op->params) q->params = *op->params;
-        q->n_history = op->n_tokens;
+        q->n_history = q->n_open = op->n_tokens;
         if (op->n_tokens) memcpy(q->history, op->tokens, (size_t)op->n_tokens * sizeof *op->tokens);
         break;
     case PL_KV_EXTEND:
@@ -273,6 +274,10 @@ pl_status hash_stage_run(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
         if (!last) put_hidden(mb->hidden_out + (size_t)r * (size_t)s->n_embd, s->n_embd, h);
         q->n_pos = row->pos + 1;
         if (last && row->logits) {
+            /* The record is what a replay stands on: it has to hold every token that was known. */
+            if (q->n_open && q->n_open != row->pos + 1)
+                return pl_fail(err, PL_ERR_INVALID, "row %d: sequence %d was opened with %d tokens, the first one is sampled behind %d", r, row->seq, q->n_open, row->pos + 1);
+            q->n_open = 0;
             uint64_t history = 1;
             for (int32_t i = 0; i <= row->pos; i++) history = fold(history, (uint32_t)q->history[i]);
             mb->sampled[n_sampled++] = (pl_sampled){.token = sample(&s->w, h, history, &q->params, row->pos + 1, s->n_vocab)};

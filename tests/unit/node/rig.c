@@ -184,13 +184,14 @@ static pl_part *hidden(rig *r, int32_t pos, int32_t n)
 
 void rig_send_frame(rig *r, pl_link *link, uint64_t epoch, uint64_t id, int32_t pos, int32_t n, bool logits)
 {
-    int32_t seq[64] = {0}, position[64], token[64], blocks[] = {0, 1, 2, 3}, prompt[64];
+    int32_t seq[64] = {0}, position[64], token[64], blocks[] = {0, 1, 2, 3}, prompt[65];
     uint32_t last = (uint32_t)n - 1;
     ck_assert_int_le(n, 64);
     for (int32_t i = 0; i < n; i++) {
         position[i] = pos + i;
-        token[i] = prompt[i] = pos + i + 1;
+        token[i] = pos + i + 1;
     }
+    for (int32_t i = 0; i <= n; i++) prompt[i] = i + 1;
     Paceline__Frame f = PACELINE__FRAME__INIT;
     Paceline__Params params = PACELINE__PARAMS__INIT;
     Paceline__Sequence q = PACELINE__SEQUENCE__INIT;
@@ -200,7 +201,8 @@ void rig_send_frame(rig *r, pl_link *link, uint64_t epoch, uint64_t id, int32_t 
     params.n_logprobs = -1;
     q.request_id = (char *)"r1";
     q.prompt = prompt;
-    q.n_prompt = (size_t)n;
+    /* Without logits the token behind these is known too, and comes with the next frame. */
+    q.n_prompt = (size_t)n + !logits;
     q.params = &params;
     q.max_tokens = 8;
     open.kind = PACELINE__KV_OP__KIND__OPEN;
