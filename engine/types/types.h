@@ -36,7 +36,7 @@ typedef enum pl_act {
     PL_ACT_NONE, /* not a weight type */
     PL_ACT_F32,  /* float weights: the f32 values as they are */
     PL_ACT_Q8,   /* blocks of 32: int8 values, f32 scale, f32 scale * sum of the values */
-    PL_ACT_Q8K   /* blocks of 256: int8 values, f32 scale, int16 sums of each 16 values */
+    PL_ACT_Q8K   /* blocks of 256: int8 values, f32 scale, integer sums of parts of them */
 } pl_act;
 
 typedef struct pl_type_info {
