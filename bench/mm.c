@@ -1,18 +1,21 @@
 /* How near the matrix product comes to what the machine can do: bytes of weights read per second for few tokens,
  * operations per second for many, each beside a peak measured in the same run.
  *
- *   paceline-bench-mm [-t threads] [type ...]
+ *   paceline-bench-mm [-H] [-t threads] [type ...]
  *
  * One line per type and number of tokens: GB/s with its share of the read peak, GOP/s (two per multiply and add) with
  * its share of the operation peak. The peaks are a sum over a large array (in one stream or in four), and a loop of the
- * widest multiply-and-add of bytes or floats on registers. PACELINE_ISA lowers the instruction set, of the operation
- * peak too.
+ * widest multiply-and-add of bytes or floats on registers. -H puts the weights on huge pages, where the
+ * system has them: a mapped file has not, and on a virtual machine that alone can halve what memory gives. PACELINE_ISA
+ * lowers the instruction set, of the operation peak too.
  *
  * Every figure is the best of many short runs, the peaks' runs among them, because other work on the machine only slows
  * down. One thread is timed by its own processor time, several by the clock on the wall. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/base/alloc.h"
 #include "engine/base/pool.h"
@@ -211,7 +214,7 @@ static void *must(void *p)
 {
     if (p == NULL) {
         fprintf(stderr, "paceline-bench-mm: no memory\n");
-        exit(PL_ERR_NO_MEMORY);
+        exit(pl_status_exit_code(PL_ERR_NO_MEMORY));
     }
     return p;
 }
@@ -252,12 +255,17 @@ static void measure_type(bench *b, pl_type type)
 int main(int argc, char **argv)
 {
     static bench b = {.n_threads = 1};
-    int first = 1;
-    if (argc > 2 && strcmp(argv[1], "-t") == 0) b.n_threads = atoi(argv[2]), first = 3;
-    if (b.n_threads < 1 || b.n_threads > THREADS_MAX) {
-        fprintf(stderr, "usage: %s [-t threads] [type ...]\n", argv[0]);
-        return PL_ERR_INVALID;
+    bool huge = false;
+    for (int o; (o = getopt(argc, argv, "Ht:")) != -1;) {
+        if (o == 'H') huge = true;
+        if (o == 't') b.n_threads = atoi(optarg);
+        if (o == '?') b.n_threads = 0;
     }
+    if (b.n_threads < 1 || b.n_threads > THREADS_MAX) {
+        fprintf(stderr, "usage: %s [-H] [-t threads] [type ...]\n", argv[0]);
+        return pl_status_exit_code(PL_ERR_INVALID);
+    }
+    int first = optind;
     pl_error err = {0};
     pl_isa isa;
     pl_status s = pl_isa_choose(&isa, &err);
@@ -269,7 +277,8 @@ int main(int argc, char **argv)
     choose_peaks(isa);
     pl_cpu_kernels_choose(&b.kernels, isa);
     /* Bytes that make small finite floats, and scales, in every format: 0x3333 is 0.2 as f16 and 4e-8 as bf16. */
-    void *array = must(pl_alloc_aligned(4096, read_bytes));
+    void *array = must(pl_alloc_aligned(2 << 20, read_bytes));
+    if (huge && madvise(array, read_bytes, MADV_HUGEPAGE) != 0) perror("paceline-bench-mm: huge pages");
     memset(array, 0x33, read_bytes);
     b.array = array;
     for (int i = 0; i < 10; i++) measure_peaks(&b);
@@ -279,7 +288,7 @@ int main(int argc, char **argv)
         pl_type type;
         if (!pl_type_parse(pl_str_from(argv[i]), &type) || !pl_pack_supported(type, (const int64_t[4]){K, 16, 1, 1})) {
             fprintf(stderr, "paceline-bench-mm: no such type: %s\n", argv[i]);
-            return PL_ERR_INVALID;
+            return pl_status_exit_code(PL_ERR_INVALID);
         }
         measure_type(&b, type);
     }

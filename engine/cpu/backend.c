@@ -5,6 +5,7 @@
  * one token all but the products and attention are small, which is what keeps a layer at a handful of barriers. Which nodes are
  * small follows from shapes alone, and no result depends on it. */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/alloc.h"
 #include "engine/base/sys.h"
@@ -134,6 +135,8 @@ static pl_status buffer_new(pl_backend *b, size_t size, pl_backend_buffer **out,
         *out = NULL;
         return pl_fail(err, PL_ERR_NO_MEMORY, "cpu buffer: no memory for %zu bytes", size);
     }
+    /* Advice, which a system without huge pages may refuse. */
+    if (size >= HUGE_PAGE) madvise((*out)->base, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     memset((*out)->base, 0, size);
     return PL_OK;
 }
