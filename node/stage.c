@@ -19,7 +19,8 @@
 #define MS UINT64_C(1000000)
 #define SECOND (1000 * MS)
 #define PROGRESS_NS (200 * MS)
-/* Neighbours load at the same time, but from disks and over links of any speed: what is waited for here is only that they have heard of the epoch. */
+/* A neighbour that we dial has to have heard of the epoch, no more. One that dials us does so when it has loaded, from a disk and over a link of any speed: the
+ * coordinator, which sees its progress, decides how long that may take. */
 #define CONNECT_NS (30 * SECOND)
 /* The largest vocabularies make headers of about 20 MB. */
 #define HEADER_BYTES_MAX (UINT64_C(256) << 20)
@@ -298,10 +299,10 @@ void node_stage_load(pl_node *n, pl_envelope *load)
 void node_stage_tick(node_stage *s)
 {
     node_fetch_tick(s);
-    if (s->phase == NODE_PHASE_CONNECT && pl_loop_now(s->node->loop) >= s->connect_by_ns) {
-        pl_error err;
-        const node_side *side = s->up.up ? &s->down : &s->up;
-        pl_fail(&err, PL_ERR_TIMEOUT, "%s %s within %d s", node_side_name(s, side), side->dial ? "cannot be reached" : "has not dialed", (int)(CONNECT_NS / SECOND));
-        node_stage_fail(s, &err);
-    }
+    if (s->phase != NODE_PHASE_CONNECT || pl_loop_now(s->node->loop) < s->connect_by_ns) return;
+    const node_side *side = s->up.dial && !s->up.up ? &s->up : s->down.dial && !s->down.up ? &s->down : NULL;
+    if (!side) return;
+    pl_error err;
+    pl_fail(&err, PL_ERR_TIMEOUT, "%s at %s cannot be reached within %d s", node_side_name(s, side), side->address, (int)(CONNECT_NS / SECOND));
+    node_stage_fail(s, &err);
 }

@@ -496,12 +496,26 @@ START_TEST(a_node_dials_its_neighbour_until_it_is_there)
 }
 END_TEST
 
-START_TEST(a_neighbour_that_never_comes_is_named_in_the_failure)
+START_TEST(a_neighbour_that_is_dialed_in_vain_is_named_in_the_failure)
+{
+    rig_join(&r);
+    rig_plan(&r, 2, RIG_LAYERS);
+    r.plan_up.dial = true;
+    pl_sim_set_dial_failure(r.sim, 1);
+    rig_load(&r, 1);
+    fails(1, PL_ERR_TIMEOUT, "upstream neighbour");
+}
+END_TEST
+
+START_TEST(a_neighbour_that_loads_for_long_may_dial_late)
 {
     rig_join(&r);
     rig_plan(&r, 2, RIG_LAYERS);
     rig_load(&r, 1);
-    fails(1, PL_ERR_TIMEOUT, "upstream neighbour");
+    rig_run(&r, 100 * S);
+    ck_assert(!actor_has(&r.coordinator, PACELINE__ENVELOPE__BODY_FAILURE));
+    rig_neighbour(&r, &r.up, PACELINE__HELLO__ROLE__UPSTREAM, 1);
+    ck_assert_ptr_nonnull(actor_take(&r.coordinator, PACELINE__ENVELOPE__BODY_READY, S));
 }
 END_TEST
 
@@ -1051,7 +1065,8 @@ Suite *node_suite(void)
     tcase_add_test(c, no_more_than_sixteen_neighbours_wait);
     tcase_add_test(c, a_neighbour_of_an_epoch_that_is_over_is_told_so);
     tcase_add_test(c, a_node_dials_its_neighbour_until_it_is_there);
-    tcase_add_test(c, a_neighbour_that_never_comes_is_named_in_the_failure);
+    tcase_add_test(c, a_neighbour_that_is_dialed_in_vain_is_named_in_the_failure);
+    tcase_add_test(c, a_neighbour_that_loads_for_long_may_dial_late);
     tcase_add_test(c, a_neighbour_lost_is_reported_with_its_side);
     tcase_add_test(c, a_silent_neighbour_is_a_lost_one);
     tcase_add_test(c, one_stage_gives_the_tokens_of_the_model);
