@@ -14,20 +14,12 @@
 
 static int by_hash(const void *a, const void *b) { return memcmp(((const pl_blob *)a)->hash.b, ((const pl_blob *)b)->hash.b, PL_HASH_SIZE); }
 
-static pl_status read_header(pl_catalog *k, const pl_gguf *g, pl_error *err)
-{
-    bool split = false;
-    for (size_t i = 0; i < pl_gguf_n_tensors(g); i++) split |= pl_gguf_tensor_at(g, i)->part > 0;
-    if (split) return pl_gguf_header_write(g, &k->header, err);
-    pl_bytes header = pl_gguf_header(g);
-    return pl_buf_add(&k->header, header.data, header.size) ? PL_OK : pl_fail(err, PL_ERR_NO_MEMORY, "header of %zu bytes", header.size);
-}
-
 pl_status catalog_open(pl_catalog *k, const pl_coordinator_model *model, pl_error *err)
 {
     *k = (pl_catalog){0};
     const size_t n = pl_gguf_n_tensors(model->gguf);
-    pl_status s = read_header(k, model->gguf, err);
+    /* Written anew also when the file is one: a machine that has the same model split or whole makes the same header of it. */
+    pl_status s = pl_gguf_header_write(model->gguf, &k->header, err);
     if (s != PL_OK) goto fail;
     k->header_hash = pl_hash_of(pl_buf_bytes(&k->header));
     k->blobs = pl_calloc(n + 1, sizeof *k->blobs);

@@ -29,7 +29,7 @@ typedef struct pl_compute_vt {
 
     /* Whether these blobs (tensors, or the header) are in the cache: have[i] is set before done is called. partial[i]: bytes of it that are kept from an interrupted fetch. */
     void (*lookup)(pl_compute *c, const pl_hash *hashes, size_t n, bool *have, uint64_t *partial, void (*done)(void *user, const pl_error *err), void *user);
-    /* A piece of a blob, in order from partial on; part is taken. With the last piece the hash is verified and the tensor packed into the cache. For the header type is PL_TYPE_COUNT
+    /* A piece of a blob, in order from partial on; part is taken. An empty piece at the end finishes a blob whose bytes were all kept. With the last piece the hash is verified and the tensor packed into the cache. For the header type is PL_TYPE_COUNT
      * and ne is not used. err PL_ERR_FORMAT: the whole blob was thrown away, ask again. */
     void (*put)(pl_compute *c, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t total, uint64_t offset, pl_part *part, void (*done)(void *user, const pl_error *err), void *user);
     /* Reads the header blob, after closing the stage before, which may stand on the last one; *header and *profile live until the next open_header or free. */

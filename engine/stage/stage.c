@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "engine/base/alloc.h"
+#include "engine/model/arch.h"
 #include "engine/model/kv.h"
 #include "engine/model/model.h"
 #include "engine/model/rope.h"
@@ -284,6 +285,7 @@ void pl_stage_close(pl_stage *s)
 }
 
 pl_backend *pl_stage_backend(pl_stage *s) { return s->backend; }
+const char *const *pl_stage_archs(size_t *n) { return pl_arch_names(n); }
 pl_stage_memory pl_stage_memory_used(const pl_stage *s) { return s->memory; }
 
 /* --- Checking a batch --- */

@@ -69,6 +69,9 @@ typedef struct pl_micro_batch {
  * PL_ERR_NO_MEMORY: no room for the description of a graph; the sequences are then as after the batch, with rows missing: close the stage. The bits of a row's result depend on its sequence alone. */
 PL_MUST_CHECK pl_status pl_stage_run(pl_stage *s, const pl_micro_batch *mb, pl_error *err);
 
+/* The model architectures that this build knows, as general.architecture names them. */
+const char *const *pl_stage_archs(size_t *n);
+
 /* The known-graph checksum of this build and machine: a fixed tiny model of every weight type, run on fixed input. Nodes of one pipeline agree on it. */
 PL_MUST_CHECK pl_status pl_stage_known_checksum(uint64_t *out, pl_error *err);
 
