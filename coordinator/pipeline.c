@@ -22,6 +22,7 @@
 #define EXCLUDE_MAX_NS  (300 * PL_SECOND)
 #define TRIES_MAX       5              /* epochs that fail in a row before waiting requests are told */
 #define STABLE_NS       (10 * PL_SECOND) /* a pipeline that works so long has earned that old failures are forgotten */
+#define SLOW            10             /* times the prediction: a node may be busy with other things, and is not stuck */
 #define BETTER          0.8            /* a new plan has to cost less than so much of the present one */
 
 int32_t pipeline_stage_of(const pl_coordinator *c, const pl_member *m)
@@ -580,12 +581,27 @@ static void check_loading(pl_coordinator *c)
     pipeline_failure(p->stages[stuck].member, &err);
 }
 
+/* What so many rows take in all stages, one after the other. */
+static uint64_t predicted_ns(const pl_coordinator *c, int64_t rows)
+{
+    const pl_pipeline *p = &c->pipeline;
+    double s = 0;
+    for (int32_t i = 0; i < p->n_stages; i++) {
+        double macs = 0;
+        for (int32_t l = p->plan.stages[i].layer_first; l < p->plan.stages[i].layer_end; l++) macs += (double)c->unit_macs[l];
+        s += p->nodes[i].macs_s > 0 ? macs / p->nodes[i].macs_s : 0;
+    }
+    s *= (double)rows;
+    return s < 1e6 ? (uint64_t)(s * 1e9) : PL_NEVER / (2 * SLOW);
+}
+
 static void check_serving(pl_coordinator *c)
 {
     pl_pipeline *p = &c->pipeline;
     const uint64_t now = pl_loop_now(c->loop);
-    const pl_sched_sent *oldest = pl_sched_oldest(&c->sched);
-    if (oldest && now - oldest->sent_ns >= c->options.load_timeout_ns) {
+    int64_t rows;
+    const pl_sched_sent *oldest = pl_sched_oldest(&c->sched, &rows);
+    if (oldest && now - oldest->sent_ns >= c->options.load_timeout_ns + SLOW * predicted_ns(c, rows)) {
         pl_error err = {0};
         pl_fail(&err, PL_ERR_TIMEOUT, "frame %" PRIu64 " of epoch %" PRIu64 " has no result after %" PRIu64 " s, though all nodes answer", oldest->id, p->epoch,
                 (now - oldest->sent_ns) / PL_SECOND);

@@ -124,16 +124,21 @@ static bool feasible(const problem *p)
     return false;
 }
 
-static void solve(problem *p, int mode, double cap)
+/* Fills the cells. cap: the most that a stage may take. only: splits of exactly so many nodes are wanted, 0: all. What is dearer than a split that is
+ * known already, and by more than the margin, is not followed: that makes nothing of the result worse, and most of the work unnecessary. */
+static void solve(problem *p, int mode, double cap, int32_t only)
 {
     const int32_t L = p->m->n_layer;
     const uint32_t sets = 1u << p->n;
+    double bound = INFINITY;
     for (size_t i = 0; i < (size_t)sets * ((size_t)L + 1); i++) p->cells[i] = (cell){.cost = INFINITY, .node = -1};
     *cell_at(p, 0, 0) = (cell){.cost = 0, .node = 0};
-    for (uint32_t set = 0; set < sets; set++)
+    for (uint32_t set = 0; set < sets; set++) {
+        const int32_t size = __builtin_popcount(set) + 1; /* with one node more */
+        if (only && size > only) continue;
         for (int32_t a = 0; a < L; a++) {
             const cell from = *cell_at(p, set, a);
-            if (from.node < 0) continue;
+            if (from.node < 0 || from.cost > bound) continue;
             for (int32_t j = 0; j < p->n; j++) {
                 if (set >> j & 1) continue;
                 for (int32_t b = a + 1; b <= L; b++) {
@@ -144,11 +149,14 @@ static void solve(problem *p, int mode, double cap)
                     if (mode == SUM && stage_cost(p, MAX, j, a, b) > cap) break;
                     double cost = stage_cost(p, mode, j, a, b);
                     cost = mode == SUM ? from.cost + cost : cost > from.cost ? cost : from.cost;
+                    if (cost > bound && size > 1) break; /* more layers cost more; one node alone is asked about in any case */
                     cell *to = cell_at(p, set | 1u << j, b);
                     if (cost < to->cost) *to = (cell){.cost = cost, .from = a, .node = (int8_t)j};
+                    if (b == L && (only ? size == only : size > 1) && cost * (1 + PL_PLACE_MARGIN) < bound) bound = cost * (1 + PL_PLACE_MARGIN);
                 }
             }
         }
+    }
 }
 
 /* The cheapest set of exactly k nodes, or 0. */
@@ -184,7 +192,7 @@ static bool choose(problem *p, pl_placement *out)
 {
     const int mode = out->objective == PL_OBJECTIVE_LATENCY ? SUM : MAX;
     const int32_t L = p->m->n_layer;
-    solve(p, mode, INFINITY);
+    solve(p, mode, INFINITY, 0);
     double least = INFINITY;
     uint32_t sets[PL_PLACE_NODES_MAX + 1] = {0};
     for (int32_t k = 1; k <= p->n; k++) {
@@ -205,7 +213,7 @@ static bool choose(problem *p, pl_placement *out)
     while (!sets[k] || cell_at(p, sets[k], L)->cost > least * (1 + PL_PLACE_MARGIN)) k++;
     out->cost_s = cell_at(p, sets[k], L)->cost;
     if (mode == MAX) {
-        solve(p, SUM, out->cost_s * (1 + 1e-9)); /* differences of prefix sums are not exact */
+        solve(p, SUM, out->cost_s * (1 + 1e-9), k); /* differences of prefix sums are not exact */
         sets[k] = best_of_size(p, k);
     }
     trace(p, sets[k], out);

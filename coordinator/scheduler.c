@@ -431,12 +431,18 @@ const pl_sched_frame *pl_sched_next(pl_scheduler *s, uint64_t now_ns)
     if (f->n_ops == 0 && f->n_rows == 0) return NULL;
     f->id = s->next_frame++;
     sent->id = f->id;
+    sent->n_rows = f->n_rows;
     sent->sent_ns = now_ns;
     s->n_sent++;
     return f;
 }
 
-const pl_sched_sent *pl_sched_oldest(const pl_scheduler *s) { return s->n_sent ? &s->sent[s->sent_first] : NULL; }
+const pl_sched_sent *pl_sched_oldest(const pl_scheduler *s, int64_t *rows)
+{
+    *rows = 0;
+    for (int32_t i = 0; i < s->n_sent; i++) *rows += s->sent[(s->sent_first + i) % s->shape.in_flight].n_rows;
+    return s->n_sent ? &s->sent[s->sent_first] : NULL;
+}
 
 /* --- Results --- */
 

@@ -63,7 +63,7 @@ typedef struct pl_sched_sample {
 typedef struct pl_sched_sent {
     uint64_t id, sent_ns;
     pl_sched_sample *samples;
-    int32_t n_samples;
+    int32_t n_samples, n_rows;
 } pl_sched_sent;
 
 typedef struct pl_scheduler {
@@ -113,8 +113,8 @@ const pl_sched_frame *pl_sched_next(pl_scheduler *s, uint64_t now_ns);
 /* The tokens of the oldest frame in flight, in the order of its logits; calls `token`. PL_ERR_FORMAT: not that frame, or not what it asked for. */
 PL_MUST_CHECK pl_status pl_sched_result(pl_scheduler *s, uint64_t frame, const pl_sampled *tokens, const int32_t *seq, const int32_t *pos, int32_t n,
                                         pl_error *err);
-/* The oldest frame without a result; NULL: none. */
-const pl_sched_sent *pl_sched_oldest(const pl_scheduler *s);
+/* The oldest frame without a result; NULL: none. *rows: of all that are in flight. */
+const pl_sched_sent *pl_sched_oldest(const pl_scheduler *s, int64_t *rows);
 
 /* What must hold at any time; NULL, or the sentence that says what does not. For tests. */
 const char *pl_sched_invariants(const pl_scheduler *s);
