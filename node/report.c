@@ -58,7 +58,7 @@ const char *node_invariants(const pl_node *n)
         if (p->kind == NODE_PEER_COORDINATOR && p != n->coordinator.peer) return "a second coordinator's link is open";
     }
     if (parked != n->n_parked) return "the count of parked links is wrong";
-    int live = 0, running = 0;
+    int live = 0;
     for (const node_stage *s = n->stages; s; s = s->next) {
         live += !s->over;
         if (s->over && s != n->stage && s->answers_due == 0) return "a stage that is over and owed nothing is still there";
@@ -73,7 +73,6 @@ const char *node_invariants(const pl_node *n)
         }
         if (in_run != (int)s->running) return "the running frame is not one";
         if (s->phase == NODE_PHASE_READY && (uint64_t)(in_run + queued) != s->next_recv - s->next_run) return "frames in slots and ids do not agree";
-        running += in_run;
     }
     if (live > 1) return "two epochs are live";
     if (n->stage && n->stage->over) return "the current stage is over";
