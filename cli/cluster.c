@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/progress.h"
+#include "coordinator/placement.h"
 #include "engine/base/alloc.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
@@ -311,7 +312,9 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
     };
     if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) || (out->kv_type != PL_TYPE_F16 && out->kv_type != PL_TYPE_F32))
         return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: f16 or f32", o->kv_type);
-    if (o->objective && !pl_objective_parse(o->objective, &out->objective))
+    if (o->objective && strcmp(o->objective, "latency") == 0) out->objective = PL_OBJECTIVE_LATENCY;
+    else if (o->objective && strcmp(o->objective, "throughput") == 0) out->objective = PL_OBJECTIVE_THROUGHPUT;
+    else if (o->objective)
         return pl_fail(err, PL_ERR_INVALID, "--objective %s: latency or throughput", o->objective);
     if (o->n_seqs < 0 || o->n_ctx < 0 || o->n_rows < 0 || o->n_blocks < 0 || o->credits < 0 || o->min_nodes < 0 || o->heartbeat_ms < 0 || o->dead_after_ms < 0 ||
         o->grace_ms < 0 || o->n_threads < 0)

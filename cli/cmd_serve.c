@@ -45,6 +45,7 @@ static void on_change(void *user)
     pl_buf text = {0};
     if (!s->h.o->quiet && pl_coordinator_plan_text(s->h.coordinator, &text, &err) == PL_OK) {
         fwrite(text.data, 1, text.size, stdout);
+        puts("READY");
         fflush(stdout);
     }
     pl_buf_fini(&text);

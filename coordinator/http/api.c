@@ -21,7 +21,7 @@ struct pl_api {
     answer *open;
 };
 
-typedef enum { KIND_CHAT, KIND_TEXT } kind;
+typedef enum { KIND_CHAT, KIND_TEXT } answer_kind;
 
 /* One request that is being answered. */
 struct answer {
@@ -29,7 +29,7 @@ struct answer {
     answer *prev, *next;
     pl_http_exchange *x; /* NULL when the client has gone */
     pl_generation *generation;
-    kind kind;
+    answer_kind kind;
     bool stream, include_usage, headed, want_logprobs;
     int64_t created;
     char id[48];
@@ -200,7 +200,7 @@ static void read_stops(request_reader *r, pl_generation_options *g, pl_buf texts
     }
 }
 
-static void read_params(request_reader *r, const pl_api *a, kind kind, pl_generation_options *g)
+static void read_params(request_reader *r, const pl_api *a, answer_kind kind, pl_generation_options *g)
 {
     pl_request_params *p = &g->request;
     p->sample = a->o.sample;
@@ -571,7 +571,7 @@ static void on_gone(pl_http_exchange *x, void *user)
 
 /* --- the paths ----------------------------------------------------------------------------------------------------- */
 
-static void complete(pl_api *a, pl_http_exchange *x, kind kind)
+static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
 {
     request_reader r = {0};
     pl_json *body = NULL;

@@ -1,0 +1,109 @@
+"""The command line: help, manual, completion and errors of every command."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import harness
+from harness import PACELINE
+
+
+def paceline(*words, **kw):
+    return subprocess.run([PACELINE] + list(words), capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **kw)
+
+
+class Cli(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.commands = re.findall(r"^  (\S+) +\S", paceline("--help").stdout, re.M)
+        cls.commands = [c for c in cls.commands if paceline(c, "--help").returncode == 0]
+
+    def options(self, text):
+        return sorted(set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text)))
+
+    def test_every_command_has_help_and_a_page_with_the_same_options(self):
+        self.assertGreaterEqual(len(self.commands), 10)
+        for c in self.commands:
+            text = paceline(c, "--help").stdout
+            listed = [o for line in re.findall(r"^  (-\S.*?)(?:  |$)", text, re.M) for o in re.findall(r"(?<!\S)--?[a-z][a-z-]*", line)]
+            page = paceline("man", c).stdout.replace("\\-", "-")
+            bold = [o for line in re.findall(r"^\\fB(.*?)\\fR", page, re.M) for o in re.findall(r"(?<!\S)--?[a-z][a-z-]*", line)]
+            self.assertEqual(sorted(listed), sorted(bold), c)
+            self.assertIn("--help", listed)
+            self.assertIn("Examples:", text)
+
+    def test_the_pages_are_well_formed(self):
+        try:
+            subprocess.run(["mandoc", "-h"], capture_output=True)
+        except FileNotFoundError:
+            harness.skip_line("lint of the manual pages (mandoc is not installed)")
+            return
+        for c in [None] + self.commands:
+            page = paceline("man", *([c] if c else [])).stdout
+            lint = subprocess.run(["mandoc", "-T", "lint", "-W", "error"], input=page, capture_output=True, text=True)
+            self.assertEqual(lint.stdout, "", c)
+
+    def test_completion_is_accepted_by_its_shell(self):
+        script = paceline("completion", "bash").stdout
+        self.assertEqual(subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr, "")
+        words = subprocess.run(["bash", "-c", script + "\nCOMP_WORDS=(paceline serve --mod); COMP_CWORD=2; _paceline; echo ${COMPREPLY[@]}"], text=True, capture_output=True).stdout
+        self.assertEqual(words.split(), ["--model"])
+        self.assertIn("serve", paceline("completion", "zsh").stdout)
+        self.assertIn("complete -c paceline", paceline("completion", "fish").stdout)
+
+    def test_errors_name_what_was_wrong(self):
+        for words, code, text in (
+            (["serv"], 64, "did you mean serve?"),
+            (["run", "--temprature", "1"], 64, "did you mean --temperature?"),
+            (["run", "-n", "many", "-m", "x"], 64, "not an integer"),
+            (["run", "-m"], 64, "needs a value"),
+            (["run"], 64, "-m FILE"),
+            (["run", "-m", "/nonexistent/model.gguf", "-p", "x"], 66, "/nonexistent/model.gguf"),
+            (["gguf", "dump", "/etc/passwd"], 65, "/etc/passwd"),
+            (["node", "--mem", "lots", "--join", "x"], 64, "--mem"),
+            (["node", "--join", "10.0.0.1:99999#00"], 64, "port"),
+            (["serve", "-m", "x", "--plain", "--listen", "0.0.0.0:1"], 77, "--plain"),
+            (["completion", "tcsh"], 64, "tcsh"),
+            (["status", "--url", "http://127.0.0.1:1"], 76, "127.0.0.1"),
+        ):
+            r = paceline(*words)
+            self.assertEqual((r.returncode, text in r.stderr), (code, True), "%s: %d %s" % (words, r.returncode, r.stderr))
+            self.assertTrue(r.stderr.startswith("paceline: "), r.stderr)
+
+    def test_keygen_writes_a_private_key_and_does_not_overwrite(self):
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "key")
+            first = paceline("keygen", "--out", path)
+            self.assertRegex(first.stdout, r"^[0-9a-f]{64}\n$")
+            self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+            self.assertNotEqual(paceline("keygen", "--out", path).returncode, 0)
+            self.assertEqual(paceline("keygen", "--out", path, "--force").returncode, 0)
+
+    def test_a_model_can_be_looked_at_and_tokenized(self):
+        with tempfile.TemporaryDirectory() as d:
+            model = harness.fixture_model(d)
+            self.assertIn("general.architecture", paceline("gguf", "dump", model).stdout)
+            self.assertIn("llama", paceline("gguf", "dump", "--json", model).stdout)
+            ids = paceline("tokenize", "-m", model, "-p", "hello", "--ids").stdout.split()
+            self.assertTrue(ids and all(i.isdigit() for i in ids))
+            self.assertEqual(len(paceline("tokenize", "-m", model, "-p", "hello").stdout.splitlines()), len(ids))
+
+    def test_run_answers_a_chat_and_a_raw_prompt(self):
+        with tempfile.TemporaryDirectory() as d:
+            model = harness.fixture_model(d)
+            env = dict(os.environ, XDG_CONFIG_HOME=d, XDG_CACHE_HOME=d)
+            for words in (["-p", "hello"], ["-p", "hello", "--no-conversation"], ["--temp", "0", "-sys", "be brief", "-p", "hello"], ["-p", "hello", "--no-pack"]):
+                r = paceline("run", "-m", model, "-n", "8", "-c", "256", *words, env=env)
+                self.assertEqual(r.returncode, 0, r.stderr)
+                self.assertIn("tokens/s", r.stderr)
+            r = subprocess.run([PACELINE, "run", "-m", model, "-n", "8", "-c", "256", "--no-conversation"], input="hello", capture_output=True, text=True, timeout=60, env=env)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            r = paceline("run", "-m", model, "-p", "hello", "--mem", "64KiB", env=env)
+            self.assertEqual(r.returncode, 73, r.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()
