@@ -73,3 +73,12 @@ uint64_t pl_checksum(pl_bytes data, uint64_t seed)
 {
     return XXH3_64bits_withSeed(data.data, data.size, seed);
 }
+
+uint64_t pl_keyed_hash(pl_bytes data, uint64_t k0, uint64_t k1)
+{
+    uint8_t key[crypto_shorthash_KEYBYTES], out[crypto_shorthash_BYTES];
+    pl_put_u64(key, k0);
+    pl_put_u64(key + 8, k1);
+    crypto_shorthash(out, data.data, data.size, key);
+    return pl_get_u64(out);
+}

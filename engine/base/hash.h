@@ -1,7 +1,8 @@
-/* The two hashes of the project.
+/* The three hashes of the project.
  *
  * Identity: BLAKE2b with 32 bytes (RFC 7693, through libsodium): what a tensor, a model header or a cache
  * file is known by between machines that need not trust each other's disks.
+ * Keyed: SipHash-2-4 (Aumasson and Bernstein 2012, through libsodium): for tables whose keys come from outside.
  * Checksum: XXH3 with 64 bits (through libxxhash): against damage, never against an attacker. */
 #pragma once
 
@@ -24,3 +25,6 @@ void pl_hasher_add(pl_hasher *h, pl_bytes data);
 pl_hash pl_hasher_done(pl_hasher *h);
 
 uint64_t pl_checksum(pl_bytes data, uint64_t seed);
+
+/* Under the 128-bit key (k0, k1). Without it nobody can choose inputs that collide. */
+uint64_t pl_keyed_hash(pl_bytes data, uint64_t k0, uint64_t k1);

@@ -1,11 +1,10 @@
 /* Linear probing with removal by shifting back, at most three quarters full. Short keys stand in the entry itself,
- * longer ones on the heap. The hash is SipHash-2-4 (through libsodium), whose collisions nobody can choose without its
+ * longer ones on the heap. The hash is keyed (pl_keyed_hash), and nobody can choose collisions without its
  * key. */
 #include "engine/base/map.h"
 
-#include <sodium.h>
-
 #include "engine/base/alloc.h"
+#include "engine/base/hash.h"
 #include "engine/base/rng.h"
 
 #define INLINE 16u
@@ -27,11 +26,7 @@ static pl_str key_of(const pl_map_entry *e)
 
 static uint64_t hash_of(const pl_map *m, pl_str key)
 {
-    uint8_t secret[crypto_shorthash_KEYBYTES], out[crypto_shorthash_BYTES];
-    pl_put_u64(secret, m->seed);
-    pl_put_u64(secret + 8, ~m->seed);
-    crypto_shorthash(out, (const uint8_t *)key.data, key.size, secret);
-    uint64_t h = pl_get_u64(out);
+    uint64_t h = pl_keyed_hash((pl_bytes){(const uint8_t *)key.data, key.size}, m->seed, ~m->seed);
     return h ? h : 1;
 }
 
