@@ -69,11 +69,18 @@ void keyring_close(keyring *k)
     *k = (keyring){0};
 }
 
-/* This machine itself, the listed peers, and the neighbours that a plan named. */
+/* This machine itself and the listed peers: who may give orders. */
+static bool keyring_trusts(void *user, const pl_key *peer)
+{
+    const keyring *k = user;
+    return k->plain || pl_key_eq(peer, &k->public_key) || pl_key_list_find(&k->peers, peer);
+}
+
+/* Who may connect: also the neighbours that the running plan named. */
 static bool keyring_allows(void *user, const pl_key *peer)
 {
     const keyring *k = user;
-    return pl_key_eq(peer, &k->public_key) || pl_key_list_find(&k->peers, peer) || (k->node && pl_node_expects(k->node, peer));
+    return keyring_trusts(user, peer) || (k->node && pl_node_expects(k->node, peer));
 }
 
 pl_status keyring_resolve(const keyring *k, const char *text, int default_port, char address[128], pl_key *key, pl_error *err)
@@ -226,6 +233,7 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
         (s = pl_node_new(&n->node, loop, n->compute, &options, err)) != PL_OK)
         goto fail;
     k->node = n->node;
+    pl_node_set_coordinator_check(n->node, keyring_trusts, k);
     if ((s = net_new(&n->net, loop, k, &pl_node_net_events, n->node, err)) != PL_OK || (s = pl_net_listen(n->net, listen, err)) != PL_OK) goto fail;
     pl_node_start(n->node, n->net);
     return PL_OK;
@@ -237,9 +245,9 @@ fail:
 
 void local_node_stop(local_node *n)
 {
+    if (n->compute) n->compute->vt->free(n->compute); /* first: a run may still be reading the node's memory */
     pl_node_free(n->node);
     pl_net_free(n->net);
-    if (n->compute) n->compute->vt->free(n->compute);
     *n = (local_node){0};
 }
 

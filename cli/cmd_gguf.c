@@ -15,7 +15,7 @@ static pl_status dump(const char *path, bool json, pl_error *err)
     pl_gguf *g;
     PL_TRY(pl_gguf_open(&g, path, err));
     pl_buf text = {0};
-    pl_status s = json ? pl_gguf_dump_json(g, &text, err) : pl_gguf_dump_text(g, &text, err);
+    pl_status s = pl_gguf_dump(g, (pl_gguf_dump_options){.json = json}, &text, err);
     if (s == PL_OK) fwrite(text.data, 1, text.size, stdout);
     pl_buf_fini(&text);
     pl_gguf_close(g);

@@ -488,3 +488,9 @@ void node_flow_credit(node_stage *s, uint32_t frames, node_peer *from)
     s->down.credits += (int32_t)frames;
     run_next(s);
 }
+
+bool pl_node_expects(const pl_node *n, const pl_key *key)
+{
+    const node_stage *s = n->stage;
+    return s && ((s->up.has_key && memcmp(s->up.key.b, key->b, PL_KEY_SIZE) == 0) || (s->down.has_key && memcmp(s->down.key.b, key->b, PL_KEY_SIZE) == 0));
+}

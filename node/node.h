@@ -31,6 +31,8 @@ void pl_node_start(pl_node *n, pl_net *net);
 PL_MUST_CHECK pl_status pl_node_join(pl_node *n, const char *address, const pl_key *coordinator, pl_error *err);
 /* Whose Hello is obeyed when a coordinator dials us: asked with its key; NULL: any that the net lets in. */
 void pl_node_set_coordinator_check(pl_node *n, bool (*allowed)(void *user, const pl_key *key), void *user);
+/* Whether the running plan names this key as a neighbour's: for pl_zmq_options.allowed, beside the peers that are always let in. */
+bool pl_node_expects(const pl_node *n, const pl_key *key);
 /* Says Leave, finishes what is in flight, then calls done once. */
 void pl_node_leave(pl_node *n, void (*done)(void *user), void *user);
 void pl_node_free(pl_node *n);
