@@ -38,7 +38,9 @@ static pl_status open_own_key(keyring *k, const cli_options *o, pl_error *err)
     if (s != PL_ERR_NOT_FOUND || o->key) return s;
     PL_TRY(pl_key_pair_new(&k->public_key, &k->secret_key, err));
     pl_error why = {0};
-    s = pl_key_save(&k->public_key, &k->secret_key, path, false, &why);
+    char dir[4096];
+    if ((s = pl_config_dir(dir, sizeof dir, &why)) == PL_OK && (s = pl_mkdirs(dir, &why)) == PL_OK)
+        s = pl_key_save(&k->public_key, &k->secret_key, path, false, &why);
     char text[2 * PL_KEY_SIZE + 1];
     pl_key_text(&k->public_key, text);
     if (s == PL_OK) pl_log(PL_LOG_INFO, "made a key pair", "path=%s public_key=%s", PL_Q(path), text);
@@ -298,7 +300,7 @@ void log_from_options(const cli_options *o, const char *default_level)
 {
     pl_log_level level = PL_LOG_INFO;
     pl_log_level_parse(default_level, &level);
-    pl_log_level_parse(o->log_level, &level);
+    if (o->log_level) pl_log_level_parse(o->log_level, &level);
     if (o->verbose) level = PL_LOG_DEBUG;
     if (o->quiet) level = PL_LOG_ERROR;
     pl_log_setup(level, strcmp(o->log_format, "json") == 0 ? PL_LOG_JSON : PL_LOG_TEXT);

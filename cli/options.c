@@ -23,7 +23,6 @@ void cli_defaults(cli_options *o)
         .poll = -1,
         .port = 8080,
         .show_timings = true,
-        .log_level = "info",
         .log_format = "text",
         .kv_type = "f16",
     };
