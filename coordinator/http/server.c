@@ -47,6 +47,7 @@ struct conn {
     pl_buf kept; /* bytes behind the request that is being answered */
     size_t queued;
     uint64_t active_ns;
+    int refused; /* the status for a request that is too large */
     bool closing, broken, last;
 };
 
@@ -203,12 +204,19 @@ static void write_plain(conn *c, const void *data, size_t size)
     }
 }
 
+/* RFC 9110, section 15; 499 is nginx' word for a client that went away. */
 static const char *reason_phrase(int status)
 {
-    switch (status) {
-    case 499: return "Client Closed Request";
-    default: return llhttp_status_name((llhttp_status_t)status);
-    }
+    static const struct {
+        int status;
+        const char *text;
+    } rows[] = {
+        {200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {404, "Not Found"}, {405, "Method Not Allowed"}, {409, "Conflict"}, {413, "Content Too Large"},
+        {431, "Request Header Fields Too Large"}, {499, "Client Closed Request"}, {500, "Internal Server Error"}, {501, "Not Implemented"}, {503, "Service Unavailable"}, {504, "Gateway Timeout"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].status == status) return rows[i].text;
+    return "Unknown";
 }
 
 static void write_head(pl_http_exchange *x, int status, const char *content_type, const char *framing)
@@ -298,11 +306,11 @@ static void refuse(conn *c, int status, const char *text)
     pl_buf_fini(&b);
 }
 
+/* For callbacks: llhttp stops with an error of its own, and refused says what to answer. */
 static int too_large(conn *c, int status)
 {
-    c->x.keep_alive = false;
-    llhttp_set_error_reason(&c->parser, status == 413 ? "413" : "431");
-    return HPE_USER;
+    c->refused = status;
+    return -1;
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t n)
@@ -359,7 +367,6 @@ static int on_message_complete(llhttp_t *p)
 {
     conn *c = p->data;
     c->x.answering = true;
-    llhttp_pause(p);
     return HPE_PAUSED;
 }
 
@@ -385,9 +392,8 @@ static void conn_consume(conn *c, const uint8_t *data, size_t size)
             refuse(c, 501, "this server does not speak the protocol that was asked for with Upgrade or CONNECT");
             return;
         }
-        const char *why = llhttp_get_error_reason(&c->parser);
-        if (e == HPE_USER && why && strcmp(why, "413") == 0) refuse(c, 413, "the request body is larger than this server takes");
-        else if (e == HPE_USER) refuse(c, 431, "the request line and headers are larger than this server takes");
+        if (c->refused == 413) refuse(c, 413, "the request body is larger than this server takes");
+        else if (c->refused) refuse(c, 431, "the request line and headers are larger than this server takes");
         else refuse(c, 400, "this is not an HTTP/1.1 request");
         return;
     }
