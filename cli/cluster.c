@@ -48,19 +48,25 @@ static pl_status open_own_key(keyring *k, const cli_options *o, pl_error *err)
     return PL_OK;
 }
 
+static int64_t changed_ns(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec : 0;
+}
+
 pl_status keyring_open(keyring *k, const cli_options *o, pl_error *err)
 {
     *k = (keyring){.plain = o->plain};
     if (k->plain) return PL_OK;
     PL_TRY(open_own_key(k, o, err));
-    char path[4200];
-    PL_TRY(config_path(o->peers, "peers", path, sizeof path, err));
-    pl_status s = pl_key_list_load(&k->peers, path, err);
+    PL_TRY(config_path(o->peers, "peers", k->peers_path, sizeof k->peers_path, err));
+    k->peers_time_ns = changed_ns(k->peers_path);
+    pl_status s = pl_key_list_load(&k->peers, k->peers_path, err);
     if (s != PL_OK && !(s == PL_ERR_NOT_FOUND && !o->peers)) return s;
     for (int i = 0; i < o->allow.n; i++) {
         pl_key key;
         if ((s = pl_key_parse(&key, pl_str_from(o->allow.items[i]), err)) != PL_OK) return pl_note(err, s, "--allow");
-        PL_TRY(pl_key_list_add(&k->peers, &key, "", err));
+        PL_TRY(pl_key_list_add(&k->allow, &key, "", err));
     }
     return PL_OK;
 }
@@ -68,14 +74,38 @@ pl_status keyring_open(keyring *k, const cli_options *o, pl_error *err)
 void keyring_close(keyring *k)
 {
     pl_key_list_fini(&k->peers);
+    pl_key_list_fini(&k->allow);
     *k = (keyring){0};
+}
+
+static bool is_listed(const keyring *k, const pl_key *peer)
+{
+    return pl_key_eq(peer, &k->public_key) || pl_key_list_find(&k->allow, peer) || pl_key_list_find(&k->peers, peer);
+}
+
+/* The peers file is read again when it has changed, so that a machine can be let in without a restart. */
+static void read_peers_again(keyring *k)
+{
+    int64_t t = changed_ns(k->peers_path);
+    if (t == k->peers_time_ns) return;
+    k->peers_time_ns = t;
+    pl_key_list now = {0};
+    pl_error err;
+    if (pl_key_list_load(&now, k->peers_path, &err) != PL_OK) {
+        pl_log(PL_LOG_WARN, "the changed peers file is not used", "reason=%s", PL_Q(err.text));
+        return;
+    }
+    pl_key_list_fini(&k->peers);
+    k->peers = now;
 }
 
 /* This machine itself and the listed peers: who may give orders. */
 static bool keyring_trusts(void *user, const pl_key *peer)
 {
-    const keyring *k = user;
-    return k->plain || pl_key_eq(peer, &k->public_key) || pl_key_list_find(&k->peers, peer);
+    keyring *k = user;
+    if (k->plain) return true;
+    read_peers_again(k);
+    return is_listed(k, peer);
 }
 
 /* Who may connect: also the neighbours that the running plan named. */
@@ -115,7 +145,7 @@ pl_status keyring_resolve(const keyring *k, const char *text, int default_port, 
             *key = k->peers.items[i].key;
             return PL_OK;
         }
-    if (k->peers.n == 0) { /* one machine, one key: all its processes share it */
+    if (k->peers.n == 0 && k->allow.n == 0) { /* one machine, one key: all its processes share it */
         *key = k->public_key;
         return PL_OK;
     }

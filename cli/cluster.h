@@ -13,7 +13,9 @@
 /* This machine's key and whom it lets in. */
 typedef struct keyring {
     pl_key public_key, secret_key;
-    pl_key_list peers;
+    pl_key_list peers, allow; /* of the file, of --allow */
+    char peers_path[4200];
+    int64_t peers_time_ns;    /* when the file was changed, as it was read */
     bool plain;
     pl_node *node; /* its neighbours of the running plan are let in too */
 } keyring;

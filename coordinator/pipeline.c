@@ -65,6 +65,22 @@ typedef struct candidates {
     int32_t n, n_left; /* left: out, though they might do */
 } candidates;
 
+/* Half a round trip, in steps of 0.1 ms: what is below is noise of the moment, and the same machines should get the same plan. */
+static double hop_of(const pl_member *m) { return (double)((m->rtt_ns / 2 + 99999) / 100000) * 1e-4; }
+
+/* By name, then key: the order in which nodes happened to join must not decide who holds what, or a second start would move layers. */
+static int32_t place_in_order(const candidates *k, const pl_member *m)
+{
+    int32_t at = k->n;
+    for (; at > 0; at--) {
+        const pl_member *before = k->members[at - 1];
+        int d = strcmp(before->name, m->name);
+        if (d == 0) d = memcmp(before->link->peer.b, m->link->peer.b, PL_KEY_SIZE);
+        if (d <= 0) break;
+    }
+    return at;
+}
+
 static void collect(pl_coordinator *c, candidates *k, bool with_excluded)
 {
     const uint64_t now = pl_loop_now(c->loop);
@@ -75,9 +91,13 @@ static void collect(pl_coordinator *c, candidates *k, bool with_excluded)
             if (!m->hopeless) k->n_left++;
             continue;
         }
-        k->members[k->n] = m;
-        k->nodes[k->n++] = (pl_place_node){.name = m->name, .budget_bytes = m->budget_bytes, .n_threads = m->n_threads, .read_bytes_s = m->read_bytes_s,
-                                           .macs_s = m->macs_s, .hop_s = (double)m->rtt_ns / 2e9};
+        int32_t at = place_in_order(k, m);
+        memmove(&k->members[at + 1], &k->members[at], (size_t)(k->n - at) * sizeof k->members[0]);
+        memmove(&k->nodes[at + 1], &k->nodes[at], (size_t)(k->n - at) * sizeof k->nodes[0]);
+        k->members[at] = m;
+        k->nodes[at] = (pl_place_node){.name = m->name, .budget_bytes = m->budget_bytes, .n_threads = m->n_threads, .read_bytes_s = m->read_bytes_s,
+                                       .macs_s = m->macs_s, .hop_s = hop_of(m)};
+        k->n++;
     }
 }
 

@@ -54,7 +54,10 @@ pl_status pl_note(pl_error *err, pl_status s, const char *fmt, ...)
     int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
     err->status = s;
-    if (n >= 0 && (size_t)n < sizeof err->text) snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+    if (n < 0) return s;
+    for (const char *part = ": "; part; part = part == old ? NULL : old)
+        for (const char *p = part; *p && (size_t)n + 1 < sizeof err->text; p++) err->text[n++] = *p;
+    if ((size_t)n < sizeof err->text) err->text[n] = 0;
     return s;
 }
 

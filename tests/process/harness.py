@@ -198,7 +198,11 @@ class Cluster:
         return answers
 
     def stages(self):
-        return self.get("/v1/cluster")["pipeline"]["stages"]
+        """The pipeline's stages; memory_bytes is what the plan counted for each."""
+        stages = self.get("/v1/cluster")["pipeline"]["stages"]
+        for s in stages:
+            s["memory_bytes"] = sum(s[k] for k in ("weights_bytes", "kv_bytes", "compute_bytes", "link_bytes"))
+        return stages
 
     def stop(self):
         for p in list(self.nodes.values()) + ([self.serve] if hasattr(self, "serve") else []):
