@@ -162,7 +162,11 @@ class ClusterTest(unittest.TestCase):
         """Read from the nodes' own timelines, which share this machine's monotonic clock."""
         with self.cluster(2, self.split_in_two()) as c:
             c.complete_many([(PROMPT, i) for i in range(16)], 8)
-            spans = [[json.loads(line) for line in open(c.path(n + ".trace"))] for n in ("n0", "n1")]
+            spans = []
+            for n in ("n0", "n1"):
+                c.nodes[n].end()  # the file is whole when its writer has ended
+                with open(c.path(n + ".trace")) as f:
+                    spans.append([json.loads(line) for line in f])
         self.assertTrue(all(spans))
         busy = [sum(s["end_ns"] - s["start_ns"] for s in side) for side in spans]
         both = 0
