@@ -5,6 +5,8 @@
 #include "node/engine.h"
 
 #include "engine/base/alloc.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/pool.h"
 #include "engine/base/sys.h"
@@ -54,6 +56,7 @@ typedef struct engine {
     pl_loop *loop;
     pl_compute_facts facts;
     char cpu_name[128];
+    char dir[4096]; /* of the store */
     int poll;
     bool pin, no_pack;
     mailbox *mailbox;
@@ -409,12 +412,11 @@ static const pl_compute_vt vt = {vt_free, vt_facts, vt_lookup, vt_put, vt_open_h
 
 static pl_status open_store(engine *e, const pl_compute_engine_options *o, pl_error *err)
 {
-    char dir[4096];
     if (o->store_dir)
-        snprintf(dir, sizeof dir, "%s", o->store_dir);
+        snprintf(e->dir, sizeof e->dir, "%s", o->store_dir);
     else
-        PL_TRY(pl_cache_dir(dir, sizeof dir, err));
-    return pl_store_open(&e->store, dir, e->backend, err);
+        PL_TRY(pl_cache_dir(e->dir, sizeof e->dir, err));
+    return pl_store_open(&e->store, e->dir, e->backend, err);
 }
 
 static pl_status open_local(engine *e, const char *path, pl_error *err)
@@ -433,6 +435,41 @@ static pl_status open_local(engine *e, const char *path, pl_error *err)
     return PL_OK;
 }
 
+/* The measured rates are kept beside the cache: the same machine then gets the same layers at its next start, whatever else it was doing at this one. */
+static void rates_path(const engine *e, char *out, size_t size) { snprintf(out, size, "%s/rates-%s-%d.json", e->dir, e->facts.isa, e->facts.n_threads); }
+
+static bool rates_read(const engine *e, pl_bench *out)
+{
+    char path[4200];
+    rates_path(e, path, sizeof path);
+    pl_buf text = {0};
+    pl_json *v = NULL;
+    pl_error err;
+    bool ok = pl_file_read(&text, path, 4096, &err) == PL_OK && pl_json_parse(&v, pl_buf_str(&text), &err) == PL_OK &&
+              pl_str_is(pl_json_str(pl_json_get(v, "cpu")), e->cpu_name);
+    *out = (pl_bench){pl_json_f64(pl_json_get(v, "read_bytes_s")), pl_json_f64(pl_json_get(v, "macs_s"))};
+    pl_json_free(v);
+    pl_buf_fini(&text);
+    return ok && out->read_bytes_s > 0 && out->prefill_macs_s > 0;
+}
+
+/* A cache that cannot be written costs a new measurement next time. */
+static void rates_write(const engine *e, const pl_bench *b)
+{
+    char path[4200];
+    rates_path(e, path, sizeof path);
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "cpu", pl_json_string(pl_str_from(e->cpu_name)));
+    pl_json_set(v, "read_bytes_s", pl_json_real(b->read_bytes_s));
+    pl_json_set(v, "macs_s", pl_json_real(b->prefill_macs_s));
+    pl_buf text = {0};
+    pl_error err;
+    if (pl_json_write(v, 1, &text, &err) != PL_OK || pl_file_write(path, pl_buf_bytes(&text), 0644, &err) != PL_OK)
+        pl_log(PL_LOG_WARN, "the measured rates are not kept", "reason=%s", PL_Q(err.text));
+    pl_json_free(v);
+    pl_buf_fini(&text);
+}
+
 static pl_status find_facts(engine *e, int n_threads, pl_error *err)
 {
     pl_compute_facts *f = &e->facts;
@@ -446,7 +483,10 @@ static pl_status find_facts(engine *e, int n_threads, pl_error *err)
     f->memory_total = pl_sys_memory_total();
     f->memory_available = pl_sys_memory_available();
     PL_TRY(pl_stage_known_checksum(&f->known_checksum, err));
-    PL_TRY(pl_stage_bench(&bench, f->n_threads, err));
+    if (!rates_read(e, &bench)) {
+        PL_TRY(pl_stage_bench(&bench, f->n_threads, err));
+        if (e->store) rates_write(e, &bench);
+    }
     f->read_bytes_s = bench.read_bytes_s;
     f->macs_s = bench.prefill_macs_s;
     return PL_OK;
