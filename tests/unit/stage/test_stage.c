@@ -253,6 +253,10 @@ START_TEST(what_a_stage_really_takes_is_what_it_says)
     rig_model_from_bytes(&m, tiny_gguf(.n_layer = 6, .n_embd = 256, .n_ff = 512, .n_ctx = 4096));
     rig r;
     struct mallinfo2 before = mallinfo2();
+    if (before.uordblks == 0) { /* a sanitizer's heap does not count */
+        rig_model_close(&m);
+        return;
+    }
     rig_open(&r, &m, .packed = true, .n_rows = 512, .n_ctx = 4096, .n_seqs = 2);
     struct mallinfo2 after = mallinfo2();
     pl_stage_memory used = pl_stage_memory_used(r.stages[0]);
