@@ -1,8 +1,10 @@
 /* How fast one stage with all layers is: prompt and generation, one JSON object a line.
  *
- *   paceline-bench-stage -m FILE [-t THREADS] [-p TOKENS] [-n TOKENS] [-b SEQUENCES] [-r ROUNDS] [-c CACHE-FOLDER] [--no-pack]
+ *   paceline-bench-stage -m FILE [-t THREADS] [-p TOKENS] [-n TOKENS] [-b SEQUENCES] [-r ROUNDS] [-c CACHE-FOLDER]
+ * [--no-pack]
  *
- * {"model":…,"test":"pp512","threads":2,"tok_s":…} is the median of the rounds; "batchB" generates for B sequences at once. */
+ * {"model":…,"test":"pp512","threads":2,"tok_s":…} is the median of the rounds; "batchB" generates for B sequences at
+ * once. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +27,10 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Tokens that repeat no pattern, so that every round does the same work. */
-static int32_t token_at(int32_t i, int32_t n_vocab) { return (int32_t)(((uint32_t)i * 2654435761u >> 8) % (uint32_t)n_vocab); }
+static int32_t token_at(int32_t i, int32_t n_vocab)
+{
+    return (int32_t)(((uint32_t)i * 2654435761u >> 8) % (uint32_t)n_vocab);
+}
 
 typedef struct run {
     pl_stage *stage;
@@ -42,7 +47,10 @@ static pl_status open_sequences(run *r, int32_t n, bool again, pl_error *err)
     for (int32_t i = 0; i < n; i++) {
         const pl_kv_op ops[] = {{.kind = PL_KV_CLOSE, .seq = i},
                                 {.kind = PL_KV_OPEN, .seq = i, .params = &params},
-                                {.kind = PL_KV_EXTEND, .seq = i, .blocks = r->blocks + (size_t)i * (size_t)r->n_pages, .n_blocks = r->n_pages}};
+                                {.kind = PL_KV_EXTEND,
+                                 .seq = i,
+                                 .blocks = r->blocks + (size_t)i * (size_t)r->n_pages,
+                                 .n_blocks = r->n_pages}};
         pl_micro_batch mb = {.ops = again ? ops : ops + 1, .n_ops = again ? 3 : 2};
         PL_TRY(pl_stage_run(r->stage, &mb, err));
     }
@@ -52,7 +60,8 @@ static pl_status open_sequences(run *r, int32_t n, bool again, pl_error *err)
 /* Tokens per second of one prompt of n tokens. */
 static pl_status prompt(run *r, int32_t n, double *rate, pl_error *err)
 {
-    for (int32_t i = 0; i < n; i++) r->rows[i] = (pl_row){.pos = i, .token = token_at(i, r->n_vocab), .logits = i + 1 == n};
+    for (int32_t i = 0; i < n; i++)
+        r->rows[i] = (pl_row){.pos = i, .token = token_at(i, r->n_vocab), .logits = i + 1 == n};
     pl_micro_batch mb = {.rows = r->rows, .n_rows = n, .sampled = r->sampled};
     uint64_t start = pl_now_ns();
     PL_TRY(pl_stage_run(r->stage, &mb, err));
@@ -65,7 +74,8 @@ static pl_status generate(run *r, int32_t n, int32_t n_seqs, double *rate, pl_er
 {
     uint64_t start = pl_now_ns();
     for (int32_t i = 0; i < n; i++) {
-        for (int32_t s = 0; s < n_seqs; s++) r->rows[s] = (pl_row){.seq = s, .pos = i, .token = i ? -1 : token_at(s, r->n_vocab), .logits = true};
+        for (int32_t s = 0; s < n_seqs; s++)
+            r->rows[s] = (pl_row){.seq = s, .pos = i, .token = i ? -1 : token_at(s, r->n_vocab), .logits = true};
         pl_micro_batch mb = {.rows = r->rows, .n_rows = n_seqs, .sampled = r->sampled};
         PL_TRY(pl_stage_run(r->stage, &mb, err));
     }
@@ -73,7 +83,8 @@ static pl_status generate(run *r, int32_t n, int32_t n_seqs, double *rate, pl_er
     return PL_OK;
 }
 
-static pl_status test(run *r, const setup *o, const char *name, int32_t n, int32_t n_seqs, bool is_prompt, bool *again, pl_error *err)
+static pl_status test(run *r, const setup *o, const char *name, int32_t n, int32_t n_seqs, bool is_prompt, bool *again,
+                      pl_error *err)
 {
     double rates[64];
     for (int32_t i = 0; i < o->n_rounds; i++) {
@@ -91,8 +102,8 @@ static pl_status test(run *r, const setup *o, const char *name, int32_t n, int32
         }
     }
     qsort(rates, (size_t)o->n_rounds, sizeof rates[0], by_value);
-    printf("{\"model\":\"%s\",\"test\":\"%s\",\"threads\":%" PRId32 ",\"packed\":%s,\"tok_s\":%.2f,\"best\":%.2f}\n", o->model, name, o->n_threads,
-           o->no_pack ? "false" : "true", rates[o->n_rounds / 2], rates[o->n_rounds - 1]);
+    printf("{\"model\":\"%s\",\"test\":\"%s\",\"threads\":%" PRId32 ",\"packed\":%s,\"tok_s\":%.2f,\"best\":%.2f}\n",
+           o->model, name, o->n_threads, o->no_pack ? "false" : "true", rates[o->n_rounds / 2], rates[o->n_rounds - 1]);
     fflush(stdout);
     return PL_OK;
 }
@@ -131,8 +142,9 @@ static pl_status bench(const setup *o, pl_error *err)
     start = pl_now_ns();
     if ((s = pl_stage_open(&r.stage, g, p, pl_loaded_weights(loaded), &options, err)) != PL_OK) goto end;
     pl_stage_memory m = pl_stage_memory_used(r.stage);
-    printf("{\"model\":\"%s\",\"isa\":\"%s\",\"load_s\":%.3f,\"open_s\":%.3f,\"weights\":%" PRIu64 ",\"kv\":%" PRIu64 ",\"compute\":%" PRIu64 "}\n", o->model,
-           pl_cpu_isa_name(), load_s, (double)(pl_now_ns() - start) / 1e9, m.weights, m.kv, m.compute);
+    printf("{\"model\":\"%s\",\"isa\":\"%s\",\"load_s\":%.3f,\"open_s\":%.3f,\"weights\":%" PRIu64 ",\"kv\":%" PRIu64
+           ",\"compute\":%" PRIu64 "}\n",
+           o->model, pl_cpu_isa_name(), load_s, (double)(pl_now_ns() - start) / 1e9, m.weights, m.kv, m.compute);
     r.blocks = pl_calloc((size_t)options.shape.n_blocks, sizeof *r.blocks);
     r.rows = pl_calloc((size_t)options.shape.n_rows, sizeof *r.rows);
     r.sampled = pl_calloc((size_t)o->n_batch, sizeof *r.sampled);
@@ -184,7 +196,8 @@ int main(int argc, char **argv)
         }
     }
     if (o.model == NULL || o.n_rounds < 1 || o.n_rounds > 64 || o.n_batch < 1 || o.n_prompt < 0 || o.n_generate < 0) {
-        fprintf(stderr, "usage: paceline-bench-stage -m FILE [-t THREADS] [-p TOKENS] [-n TOKENS] [-b SEQUENCES] [-r ROUNDS] [-c CACHE] [--no-pack] [--kv-f32]\n");
+        fprintf(stderr, "usage: paceline-bench-stage -m FILE [-t THREADS] [-p TOKENS] [-n TOKENS] [-b SEQUENCES] [-r "
+                        "ROUNDS] [-c CACHE] [--no-pack] [--kv-f32]\n");
         return 2;
     }
     pl_status s = PL_OK;

@@ -1,8 +1,8 @@
 /* The table of architectures. One is a row: metadata keys, tensor names and flags as data, and one graph builder.
  *
- * To add one: a file in arch/ that defines a pl_arch, and its line in arch.c. The builder is made of blocks.h and must be able to build any
- * contiguous range of layers, [embed] layers a..b [head]; nothing else in the engine knows which architecture runs.
- * Threads: the table is constant. */
+ * To add one: a file in arch/ that defines a pl_arch, and its line in arch.c. The builder is made of blocks.h and must
+ * be able to build any contiguous range of layers, [embed] layers a..b [head]; nothing else in the engine knows which
+ * architecture runs. Threads: the table is constant. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -10,19 +10,35 @@
 
 /* What a weight is for. Layer weights first, then those of the whole model. */
 typedef enum pl_slot {
-    PL_W_ATTN_NORM, PL_W_ATTN_Q, PL_W_ATTN_K, PL_W_ATTN_V, PL_W_ATTN_OUT,
-    PL_W_ATTN_Q_B, PL_W_ATTN_K_B, PL_W_ATTN_V_B, PL_W_ATTN_OUT_B,
-    PL_W_FFN_NORM, PL_W_FFN_GATE, PL_W_FFN_UP, PL_W_FFN_DOWN,
-    PL_W_FFN_GATE_B, PL_W_FFN_UP_B, PL_W_FFN_DOWN_B,
+    PL_W_ATTN_NORM,
+    PL_W_ATTN_Q,
+    PL_W_ATTN_K,
+    PL_W_ATTN_V,
+    PL_W_ATTN_OUT,
+    PL_W_ATTN_Q_B,
+    PL_W_ATTN_K_B,
+    PL_W_ATTN_V_B,
+    PL_W_ATTN_OUT_B,
+    PL_W_FFN_NORM,
+    PL_W_FFN_GATE,
+    PL_W_FFN_UP,
+    PL_W_FFN_DOWN,
+    PL_W_FFN_GATE_B,
+    PL_W_FFN_UP_B,
+    PL_W_FFN_DOWN_B,
     PL_W_LAYER_COUNT,
-    PL_W_TOKEN_EMBD = PL_W_LAYER_COUNT, PL_W_OUTPUT_NORM, PL_W_OUTPUT, PL_W_ROPE_FREQS,
+    PL_W_TOKEN_EMBD = PL_W_LAYER_COUNT,
+    PL_W_OUTPUT_NORM,
+    PL_W_OUTPUT,
+    PL_W_ROPE_FREQS,
     PL_W_COUNT
 } pl_slot;
 
 /* The length of a dimension, by its name in the hparams. */
 typedef enum pl_dim {
     PL_DIM_END, /* no more dimensions */
-    PL_DIM_EMBD, PL_DIM_VOCAB,
+    PL_DIM_EMBD,
+    PL_DIM_VOCAB,
     PL_DIM_Q,  /* d_head * n_head */
     PL_DIM_KV, /* d_head * n_head_kv */
     PL_DIM_FF,
@@ -31,7 +47,8 @@ typedef enum pl_dim {
 
 enum { PL_SPEC_OPTIONAL = 1 };
 
-/* name is without "blk.N." for layer slots. Two dimensions are a matrix of any weight type; one is a vector, which is f32. */
+/* name is without "blk.N." for layer slots. Two dimensions are a matrix of any weight type; one is a vector, which is
+ * f32. */
 typedef struct pl_weight_spec {
     pl_slot slot;
     const char *name;
@@ -71,7 +88,8 @@ typedef struct pl_arch {
     const pl_weight_spec *specs; /* ends with name NULL */
     /* Keys beyond pl_hparams_read's, and what this architecture cannot be. NULL: nothing. */
     void (*check)(pl_hparams *hp, const pl_gguf *g, pl_problems *problems);
-    /* Records the range of layers; inputs are in b->io. Returns the output: b->io's result, or what must still be computed when there is none. */
+    /* Records the range of layers; inputs are in b->io. Returns the output: b->io's result, or what must still be
+     * computed when there is none. */
     pl_tensor *(*build)(pl_build *b);
 } pl_arch;
 

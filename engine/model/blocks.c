@@ -21,7 +21,10 @@ static pl_tensor *split_heads(pl_build *b, pl_tensor *x, int32_t n_head)
     return pl_reshape(b->c, x, 3, (int64_t[]){b->hp->d_head, n_head, x->ne[1]});
 }
 
-bool pl_block_is_last(const pl_build *b, int32_t il) { return b->head && il + 1 == b->layer_end - b->layer_first; }
+bool pl_block_is_last(const pl_build *b, int32_t il)
+{
+    return b->head && il + 1 == b->layer_end - b->layer_first;
+}
 
 pl_tensor *pl_block_wanted_rows(pl_build *b, pl_tensor *x)
 {

@@ -11,8 +11,8 @@ pl_tensor *pl_block_embed(pl_build *b);
 pl_tensor *pl_block_linear(pl_build *b, pl_tensor *w, pl_tensor *bias, pl_tensor *x);
 
 /* Causal self-attention with rotary positions over the paged cache, of x [n_embd, n_rows], already normalised.
- * Gives [n_embd, n_rows]; of only the rows in b->io.out_ids when last and some rows are not wanted: what the others would give is read by nobody. With
- * last and no row wanted, gives the store into the cache and sets *stored_only. */
+ * Gives [n_embd, n_rows]; of only the rows in b->io.out_ids when last and some rows are not wanted: what the others
+ * would give is read by nobody. With last and no row wanted, gives the store into the cache and sets *stored_only. */
 pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, bool *stored_only);
 
 /* down(silu(gate(x)) * up(x)) (Shazeer 2020) */

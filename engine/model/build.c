@@ -58,7 +58,8 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && io->rope && (io->out_ids || !gathers);
 }
 
-pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows, int32_t n_out)
+pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows,
+                                     int32_t n_out)
 {
     return (pl_graph_request){.layer_first = shape->layer_first,
                               .layer_end = shape->layer_end,
@@ -71,7 +72,8 @@ pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model
                               .kv_type = shape->kv_type};
 }
 
-pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx *c, const pl_model_profile *p, const pl_graph_request *r, pl_error *err)
+pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx *c, const pl_model_profile *p,
+                               const pl_graph_request *r, pl_error *err)
 {
     *out = NULL;
     size_t n = (size_t)(r->layer_end - r->layer_first);

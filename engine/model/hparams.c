@@ -4,20 +4,23 @@
 #include <math.h>
 #include <stdio.h>
 
-
-/* Bounds far above any model that exists, and low enough that products of any three of them fit 64 bits and each fits the graph's
- * int32 parameters. */
+/* Bounds far above any model that exists, and low enough that products of any three of them fit 64 bits and each fits
+ * the graph's int32 parameters. */
 #define N_LAYER_MAX 4096
-#define N_EMBD_MAX (1 << 20)
-#define N_HEAD_MAX (1 << 14)
-#define D_HEAD_MAX 1024 /* the CPU's attention keeps rows of a head on its scratch */
-#define N_FF_MAX (1 << 24)
+#define N_EMBD_MAX  (1 << 20)
+#define N_HEAD_MAX  (1 << 14)
+#define D_HEAD_MAX  1024 /* the CPU's attention keeps rows of a head on its scratch */
+#define N_FF_MAX    (1 << 24)
 #define N_VOCAB_MAX (1 << 24)
-#define N_CTX_MAX (1 << 28)
+#define N_CTX_MAX   (1 << 28)
 
-static void full_key(char *out, size_t size, const char *arch, const char *key) { snprintf(out, size, "%s.%s", arch, key); }
+static void full_key(char *out, size_t size, const char *arch, const char *key)
+{
+    snprintf(out, size, "%s.%s", arch, key);
+}
 
-bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool required, uint32_t *out, pl_problems *problems)
+bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool required, uint32_t *out,
+                   pl_problems *problems)
 {
     char name[128];
     full_key(name, sizeof name, arch, key);
@@ -26,8 +29,8 @@ bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool req
     bool found = false;
     /* Some files give a number per layer. One that is the same in all layers is that number. */
     if (pl_gguf_find(g, name, &v) && v.kind == PL_GGUF_ARRAY) {
-        if (v.n == 0 || v.elem == PL_GGUF_STRING || v.elem == PL_GGUF_ARRAY || v.elem == PL_GGUF_BOOL || v.elem == PL_GGUF_F32 ||
-            v.elem == PL_GGUF_F64) {
+        if (v.n == 0 || v.elem == PL_GGUF_STRING || v.elem == PL_GGUF_ARRAY || v.elem == PL_GGUF_BOOL ||
+            v.elem == PL_GGUF_F32 || v.elem == PL_GGUF_F64) {
             pl_problem(problems, "key %s: not an integer", name);
             return false;
         }
@@ -52,7 +55,8 @@ bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool req
     return found;
 }
 
-bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool required, float *out, pl_problems *problems)
+bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool required, float *out,
+                   pl_problems *problems)
 {
     char name[128];
     full_key(name, sizeof name, arch, key);
@@ -76,7 +80,8 @@ bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool req
 }
 
 /* A count from 1 to max; def when the key is absent, which 0 forbids. */
-static int32_t count(const pl_gguf *g, const char *arch, const char *key, int32_t def, int32_t max, pl_problems *problems)
+static int32_t count(const pl_gguf *g, const char *arch, const char *key, int32_t def, int32_t max,
+                     pl_problems *problems)
 {
     uint32_t v = 0;
     if (!pl_hparam_u32(g, arch, key, def == 0, &v, problems)) return def;
@@ -87,22 +92,26 @@ static int32_t count(const pl_gguf *g, const char *arch, const char *key, int32_
     return (int32_t)v;
 }
 
-static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, const pl_gguf *g, const char *arch, pl_problems *problems)
+static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, const pl_gguf *g, const char *arch,
+                      pl_problems *problems)
 {
     r->n_rot = count(g, arch, "rope.dimension_count", d_head > 0 ? d_head : 2, D_HEAD_MAX, problems);
     if (d_head > 0 && (r->n_rot > d_head || r->n_rot % 2 != 0))
-        pl_problem(problems, "key %s.rope.dimension_count: %" PRId32 " is odd or more than a head's %" PRId32, arch, r->n_rot, d_head);
+        pl_problem(problems, "key %s.rope.dimension_count: %" PRId32 " is odd or more than a head's %" PRId32, arch,
+                   r->n_rot, d_head);
 
     r->freq_base = 10000.0f;
     pl_hparam_f32(g, arch, "rope.freq_base", false, &r->freq_base, problems);
-    if (!(r->freq_base >= 1.0f)) pl_problem(problems, "key %s.rope.freq_base: %g is below 1", arch, (double)r->freq_base);
+    if (!(r->freq_base >= 1.0f))
+        pl_problem(problems, "key %s.rope.freq_base: %g is below 1", arch, (double)r->freq_base);
 
     /* rope.scale_linear is the older name. A factor without a type means linear; 0 means that there is none. */
     r->factor = 1.0f;
     if (!pl_hparam_f32(g, arch, "rope.scaling.factor", false, &r->factor, problems))
         pl_hparam_f32(g, arch, "rope.scale_linear", false, &r->factor, problems);
     if (r->factor == 0.0f) r->factor = 1.0f;
-    if (!(r->factor > 1e-3f && r->factor < 1e6f)) pl_problem(problems, "key %s.rope.scaling.factor: %g is out of range", arch, (double)r->factor);
+    if (!(r->factor > 1e-3f && r->factor < 1e6f))
+        pl_problem(problems, "key %s.rope.scaling.factor: %g is out of range", arch, (double)r->factor);
 
     r->scaling = PL_ROPE_SCALING_LINEAR;
     char name[128];
@@ -113,10 +122,15 @@ static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, co
     if (pl_gguf_get_str(g, name, &type, &found, &err) != PL_OK) {
         pl_problem(problems, "%s", err.text);
     } else if (found) {
-        if (pl_str_is(type, "none")) r->scaling = PL_ROPE_SCALING_NONE;
-        else if (pl_str_is(type, "linear")) r->scaling = PL_ROPE_SCALING_LINEAR;
-        else if (pl_str_is(type, "yarn")) r->scaling = PL_ROPE_SCALING_YARN;
-        else pl_problem_unsupported(problems, "key %s: \"%.*s\" is not known", name, (int)(type.size > 32 ? 32 : type.size), type.data);
+        if (pl_str_is(type, "none"))
+            r->scaling = PL_ROPE_SCALING_NONE;
+        else if (pl_str_is(type, "linear"))
+            r->scaling = PL_ROPE_SCALING_LINEAR;
+        else if (pl_str_is(type, "yarn"))
+            r->scaling = PL_ROPE_SCALING_YARN;
+        else
+            pl_problem_unsupported(problems, "key %s: \"%.*s\" is not known", name,
+                                   (int)(type.size > 32 ? 32 : type.size), type.data);
     }
     if (r->scaling == PL_ROPE_SCALING_NONE) r->factor = 1.0f;
 
@@ -130,7 +144,10 @@ static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, co
     pl_hparam_f32(g, arch, "rope.scaling.yarn_beta_fast", false, &r->beta_fast, problems);
     pl_hparam_f32(g, arch, "rope.scaling.yarn_beta_slow", false, &r->beta_slow, problems);
     if (r->scaling == PL_ROPE_SCALING_YARN && (!(r->beta_fast > 0) || !(r->beta_slow > 0) || !(r->freq_base > 1)))
-        pl_problem(problems, "keys %s.rope.scaling.yarn_beta_fast, yarn_beta_slow and rope.freq_base must be positive, the last above 1", arch);
+        pl_problem(
+            problems,
+            "keys %s.rope.scaling.yarn_beta_fast, yarn_beta_slow and rope.freq_base must be positive, the last above 1",
+            arch);
 }
 
 void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems)
@@ -144,7 +161,8 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_prob
     if (hp->n_head > 0) {
         hp->n_head_kv = count(g, arch, "attention.head_count_kv", hp->n_head, N_HEAD_MAX, problems);
         if (hp->n_head % hp->n_head_kv != 0)
-            pl_problem(problems, "%" PRId32 " heads are not a multiple of %" PRId32 " key and value heads", hp->n_head, hp->n_head_kv);
+            pl_problem(problems, "%" PRId32 " heads are not a multiple of %" PRId32 " key and value heads", hp->n_head,
+                       hp->n_head_kv);
     }
 
     bool divides = hp->n_head > 0 && hp->n_embd % hp->n_head == 0 && hp->n_embd / hp->n_head <= D_HEAD_MAX;
@@ -152,10 +170,12 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_prob
     if (hp->d_head > 0) {
         int32_t d_value = count(g, arch, "attention.value_length", hp->d_head, D_HEAD_MAX, problems);
         if (d_value != hp->d_head)
-            pl_problem_unsupported(problems, "keys of %" PRId32 " and values of %" PRId32 " elements per head", hp->d_head, d_value);
+            pl_problem_unsupported(problems, "keys of %" PRId32 " and values of %" PRId32 " elements per head",
+                                   hp->d_head, d_value);
     }
 
-    if (pl_hparam_f32(g, arch, "attention.layer_norm_rms_epsilon", true, &hp->rms_eps, problems) && !(hp->rms_eps >= 0 && hp->rms_eps < 1))
+    if (pl_hparam_f32(g, arch, "attention.layer_norm_rms_epsilon", true, &hp->rms_eps, problems) &&
+        !(hp->rms_eps >= 0 && hp->rms_eps < 1))
         pl_problem(problems, "key %s.attention.layer_norm_rms_epsilon: %g is not in 0..1", arch, (double)hp->rms_eps);
     read_rope(&hp->rope, hp->d_head, hp->n_ctx_train > 0 ? hp->n_ctx_train : 1, g, arch, problems);
 
@@ -163,11 +183,14 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_prob
     const pl_gguf_tensor *embd = pl_gguf_find_tensor(g, PL_STR("token_embd.weight"));
     if (embd == NULL) return; /* named with the other tensors that are missing */
     if (embd->n_dims != 2 || embd->ne[1] < 1 || embd->ne[1] > N_VOCAB_MAX) {
-        pl_problem(problems, "tensor token_embd.weight has %" PRId64 " rows in %" PRId32 " dimensions", embd->ne[1], embd->n_dims);
+        pl_problem(problems, "tensor token_embd.weight has %" PRId64 " rows in %" PRId32 " dimensions", embd->ne[1],
+                   embd->n_dims);
         return;
     }
     hp->n_vocab = (int32_t)embd->ne[1];
     pl_gguf_value tokens;
-    if (pl_gguf_find(g, "tokenizer.ggml.tokens", &tokens) && tokens.kind == PL_GGUF_ARRAY && tokens.n != (uint64_t)hp->n_vocab)
-        pl_problem(problems, "%" PRIu64 " tokens in the vocabulary and %" PRId32 " rows in token_embd.weight", tokens.n, hp->n_vocab);
+    if (pl_gguf_find(g, "tokenizer.ggml.tokens", &tokens) && tokens.kind == PL_GGUF_ARRAY &&
+        tokens.n != (uint64_t)hp->n_vocab)
+        pl_problem(problems, "%" PRIu64 " tokens in the vocabulary and %" PRId32 " rows in token_embd.weight", tokens.n,
+                   hp->n_vocab);
 }

@@ -1,6 +1,7 @@
 /* The numbers of a model, read from its metadata and checked, so that no file can reach an assertion of the graph.
  *
- * Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; "ARCH." stands for the architecture's name in front of each. */
+ * Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; "ARCH." stands for the architecture's name in front
+ * of each. */
 #pragma once
 
 #include "engine/gguf/read.h"
@@ -10,12 +11,12 @@ typedef enum { PL_ROPE_SCALING_NONE, PL_ROPE_SCALING_LINEAR, PL_ROPE_SCALING_YAR
 
 /* How positions become angles: rope.c has the formulas. */
 typedef struct pl_rope_params {
-    int32_t n_rot;           /* elements of a head that are rotated, even */
-    bool neox;               /* couples (i, i + n_rot/2) instead of (2i, 2i + 1); set by the architecture */
+    int32_t n_rot; /* elements of a head that are rotated, even */
+    bool neox;     /* couples (i, i + n_rot/2) instead of (2i, 2i + 1); set by the architecture */
     float freq_base;
     pl_rope_scaling scaling;
-    float factor;            /* positions are stretched by it; 1 without scaling */
-    int32_t n_ctx_orig;      /* YaRN: the context that the model was first trained for */
+    float factor;                                        /* positions are stretched by it; 1 without scaling */
+    int32_t n_ctx_orig;                                  /* YaRN: the context that the model was first trained for */
     float ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN */
 } pl_rope_params;
 
@@ -25,10 +26,12 @@ typedef struct pl_hparams {
     pl_rope_params rope;
 } pl_hparams;
 
-/* Reads what all transformer decoders have in common; arch is the keys' prefix. Whatever is missing, odd or too large goes into
- * problems. hp is usable only when there were none. */
+/* Reads what all transformer decoders have in common; arch is the keys' prefix. Whatever is missing, odd or too large
+ * goes into problems. hp is usable only when there were none. */
 void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems);
 
 /* One key, with the prefix put in front. A missing required key and a wrong kind go into problems and give false. */
-bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool required, uint32_t *out, pl_problems *problems);
-bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool required, float *out, pl_problems *problems);
+bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool required, uint32_t *out,
+                   pl_problems *problems);
+bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool required, float *out,
+                   pl_problems *problems);

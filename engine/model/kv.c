@@ -19,15 +19,18 @@ typedef struct seq_entry {
 struct pl_kv {
     int32_t n_seqs, n_blocks, n_ctx, n_pages_max;
     seq_entry *seqs;
-    int32_t *pages;      /* [n_seqs][2][n_pages_max], behind the entries' two states */
-    int32_t *refs;       /* [n_blocks]: owners of each block */
-    int32_t *refs_next;  /* the same in the shadow, once refs_touched */
+    int32_t *pages;     /* [n_seqs][2][n_pages_max], behind the entries' two states */
+    int32_t *refs;      /* [n_blocks]: owners of each block */
+    int32_t *refs_next; /* the same in the shadow, once refs_touched */
     bool refs_touched;
-    int32_t *touched;    /* [n_seqs]: which entries have a shadow */
+    int32_t *touched; /* [n_seqs]: which entries have a shadow */
     int32_t n_touched;
 };
 
-static int32_t pages_of(int32_t n_pos) { return (int32_t)(((int64_t)n_pos + PL_KV_PAGE - 1) / PL_KV_PAGE); }
+static int32_t pages_of(int32_t n_pos)
+{
+    return (int32_t)(((int64_t)n_pos + PL_KV_PAGE - 1) / PL_KV_PAGE);
+}
 
 size_t pl_kv_bytes(int32_t n_seqs, int32_t n_blocks, int32_t n_ctx)
 {
@@ -51,7 +54,8 @@ pl_status pl_kv_new(pl_kv **out, int32_t n_seqs, int32_t n_blocks, int32_t n_ctx
     kv->touched = pl_calloc((size_t)n_seqs, sizeof *kv->touched);
     if (!kv->seqs || !kv->pages || !kv->refs || !kv->refs_next || !kv->touched) {
         pl_kv_free(kv);
-        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for page tables: %zu bytes", pl_kv_bytes(n_seqs, n_blocks, n_ctx));
+        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for page tables: %zu bytes",
+                       pl_kv_bytes(n_seqs, n_blocks, n_ctx));
     }
     for (int32_t i = 0; i < n_seqs; i++) {
         kv->seqs[i].now.pages = kv->pages + (size_t)i * 2 * (size_t)kv->n_pages_max;
@@ -108,7 +112,9 @@ static int32_t *refs(pl_kv *kv)
 
 static pl_status find(pl_kv *kv, int32_t seq, const char *what, state **out, pl_error *err)
 {
-    if (seq < 0 || seq >= kv->n_seqs) return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 " is not in 0..%" PRId32, what, seq, kv->n_seqs - 1);
+    if (seq < 0 || seq >= kv->n_seqs)
+        return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 " is not in 0..%" PRId32, what, seq,
+                       kv->n_seqs - 1);
     *out = shadow(kv, seq, false);
     return PL_OK;
 }
@@ -125,14 +131,18 @@ static pl_status append(pl_kv *kv, int32_t seq, const int32_t *blocks, int32_t n
 {
     state *s = shadow(kv, seq, true);
     if (n < 0 || n > kv->n_pages_max - s->n_pages)
-        return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 " has %" PRId32 " pages and would get %" PRId32 " more, of at most %" PRId32, what, seq,
-                       s->n_pages, n, kv->n_pages_max);
+        return pl_fail(err, PL_ERR_INVALID,
+                       "%s: sequence %" PRId32 " has %" PRId32 " pages and would get %" PRId32
+                       " more, of at most %" PRId32,
+                       what, seq, s->n_pages, n, kv->n_pages_max);
     int32_t *owners = refs(kv);
     for (int32_t i = 0; i < n; i++) {
         int32_t b = blocks[i];
         if (b < 0 || b >= kv->n_blocks)
-            return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 ": block %" PRId32 " is not in 0..%" PRId32, what, seq, b, kv->n_blocks - 1);
-        if (owners[b] != 0) return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 ": block %" PRId32 " is in use", what, seq, b);
+            return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 ": block %" PRId32 " is not in 0..%" PRId32,
+                           what, seq, b, kv->n_blocks - 1);
+        if (owners[b] != 0)
+            return pl_fail(err, PL_ERR_INVALID, "%s: sequence %" PRId32 ": block %" PRId32 " is in use", what, seq, b);
         owners[b] = 1;
         s->pages[s->n_pages++] = b;
     }
@@ -164,7 +174,8 @@ pl_status pl_kv_try_extend(pl_kv *kv, int32_t seq, const int32_t *blocks, int32_
     return append(kv, seq, blocks, n_blocks, "extend", err);
 }
 
-pl_status pl_kv_try_fork(pl_kv *kv, int32_t seq, int32_t src, int32_t n_pos, const int32_t *blocks, int32_t n_blocks, int32_t *copy_from, pl_error *err)
+pl_status pl_kv_try_fork(pl_kv *kv, int32_t seq, int32_t src, int32_t n_pos, const int32_t *blocks, int32_t n_blocks,
+                         int32_t *copy_from, pl_error *err)
 {
     state *to = NULL, *from = NULL;
     *copy_from = -1;
@@ -172,10 +183,12 @@ pl_status pl_kv_try_fork(pl_kv *kv, int32_t seq, int32_t src, int32_t n_pos, con
     PL_TRY(find_open(kv, src, "fork", &from, err));
     if (to->n_pages != 0) return pl_fail(err, PL_ERR_INVALID, "fork: sequence %" PRId32 " is not empty", seq);
     if (n_pos < 0 || n_pos > from->n_pos)
-        return pl_fail(err, PL_ERR_INVALID, "fork: sequence %" PRId32 " has %" PRId32 " positions, not %" PRId32, src, from->n_pos, n_pos);
+        return pl_fail(err, PL_ERR_INVALID, "fork: sequence %" PRId32 " has %" PRId32 " positions, not %" PRId32, src,
+                       from->n_pos, n_pos);
     int32_t whole = n_pos / PL_KV_PAGE, partial = n_pos % PL_KV_PAGE != 0;
     if (n_blocks != partial)
-        return pl_fail(err, PL_ERR_INVALID, "fork: %" PRId32 " positions need %" PRId32 " blocks, not %" PRId32, n_pos, partial, n_blocks);
+        return pl_fail(err, PL_ERR_INVALID, "fork: %" PRId32 " positions need %" PRId32 " blocks, not %" PRId32, n_pos,
+                       partial, n_blocks);
     to = shadow(kv, seq, true);
     int32_t *owners = refs(kv);
     for (int32_t i = 0; i < whole; i++) {
@@ -196,7 +209,8 @@ pl_status pl_kv_try_truncate(pl_kv *kv, int32_t seq, int32_t n_pos, pl_error *er
     state *s = NULL;
     PL_TRY(find_open(kv, seq, "truncate", &s, err));
     if (n_pos < 0 || n_pos > s->n_pos)
-        return pl_fail(err, PL_ERR_INVALID, "truncate: sequence %" PRId32 " has %" PRId32 " positions, not %" PRId32, seq, s->n_pos, n_pos);
+        return pl_fail(err, PL_ERR_INVALID, "truncate: sequence %" PRId32 " has %" PRId32 " positions, not %" PRId32,
+                       seq, s->n_pos, n_pos);
     s->n_pos = n_pos;
     give_back(kv, seq, pages_of(n_pos));
     return PL_OK;
@@ -217,14 +231,23 @@ pl_status pl_kv_try_row(pl_kv *kv, int32_t seq, int32_t pos, int32_t *slot, pl_e
     state *s = NULL;
     PL_TRY(find_open(kv, seq, "row", &s, err));
     if (pos != s->n_pos)
-        return pl_fail(err, PL_ERR_INVALID, "row: position %" PRId32 " of sequence %" PRId32 " does not follow its length %" PRId32, pos, seq, s->n_pos);
-    if (pos >= kv->n_ctx) return pl_fail(err, PL_ERR_INVALID, "row: position %" PRId32 " of sequence %" PRId32 ": the context is %" PRId32, pos, seq, kv->n_ctx);
+        return pl_fail(err, PL_ERR_INVALID,
+                       "row: position %" PRId32 " of sequence %" PRId32 " does not follow its length %" PRId32, pos,
+                       seq, s->n_pos);
+    if (pos >= kv->n_ctx)
+        return pl_fail(err, PL_ERR_INVALID,
+                       "row: position %" PRId32 " of sequence %" PRId32 ": the context is %" PRId32, pos, seq,
+                       kv->n_ctx);
     int32_t i = pos / PL_KV_PAGE;
     if (i >= s->n_pages)
-        return pl_fail(err, PL_ERR_INVALID, "row: position %" PRId32 " of sequence %" PRId32 " has no block: it has %" PRId32, pos, seq, s->n_pages);
+        return pl_fail(err, PL_ERR_INVALID,
+                       "row: position %" PRId32 " of sequence %" PRId32 " has no block: it has %" PRId32, pos, seq,
+                       s->n_pages);
     int32_t b = page(kv, seq, i);
     if ((kv->refs_touched ? kv->refs_next : kv->refs)[b] != 1)
-        return pl_fail(err, PL_ERR_INVALID, "row: position %" PRId32 " of sequence %" PRId32 " is in block %" PRId32 ", which others share", pos, seq, b);
+        return pl_fail(err, PL_ERR_INVALID,
+                       "row: position %" PRId32 " of sequence %" PRId32 " is in block %" PRId32 ", which others share",
+                       pos, seq, b);
     s->n_pos++;
     *slot = b * PL_KV_PAGE + pos % PL_KV_PAGE;
     return PL_OK;
@@ -259,8 +282,14 @@ void pl_kv_drop(pl_kv *kv)
     kv->refs_touched = false;
 }
 
-bool pl_kv_is_open(const pl_kv *kv, int32_t seq) { return kv->seqs[seq].now.open; }
-int32_t pl_kv_length(const pl_kv *kv, int32_t seq) { return kv->seqs[seq].now.n_pos; }
+bool pl_kv_is_open(const pl_kv *kv, int32_t seq)
+{
+    return kv->seqs[seq].now.open;
+}
+int32_t pl_kv_length(const pl_kv *kv, int32_t seq)
+{
+    return kv->seqs[seq].now.n_pos;
+}
 
 const int32_t *pl_kv_pages(const pl_kv *kv, int32_t seq, int32_t *n)
 {

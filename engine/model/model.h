@@ -20,9 +20,10 @@ struct pl_model_profile {
     char *name;
 };
 
-/* Finds all weights and checks type and shape of each against hp. What is missing, wrong or unknown goes into problems. */
-PL_MUST_CHECK pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp, pl_problems *problems,
-                                        pl_error *err);
+/* Finds all weights and checks type and shape of each against hp. What is missing, wrong or unknown goes into problems.
+ */
+PL_MUST_CHECK pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch,
+                                        const pl_hparams *hp, pl_problems *problems, pl_error *err);
 void pl_weights_fini(pl_weight_index *w);
 
 /* A graph of layers layer_first..layer_end-1 over n_rows rows, of which n_out want logits (with the head only). */
@@ -31,36 +32,48 @@ typedef struct pl_graph_request {
     bool embed, head;
     int32_t n_rows, n_out, n_pages, n_blocks;
     pl_type kv_type;
-    /* Layout and data of the file's tensor i, and the cache's bytes of a layer; NULL for a graph that is only planned. */
+    /* Layout and data of the file's tensor i, and the cache's bytes of a layer; NULL for a graph that is only planned.
+     */
     const void *(*weight)(void *user, size_t i, pl_layout *layout);
     void *(*kv)(void *user, int32_t layer);
     void *user;
 } pl_graph_request;
-pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows, int32_t n_out);
+pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows,
+                                     int32_t n_out);
 /* The graph and its tensors live in c. PL_ERR_NO_MEMORY only. */
-PL_MUST_CHECK pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx *c, const pl_model_profile *p, const pl_graph_request *r,
-                                             pl_error *err);
+PL_MUST_CHECK pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx *c,
+                                             const pl_model_profile *p, const pl_graph_request *r, pl_error *err);
 
 /* Where a stage's compute memory goes. */
 typedef struct pl_compute_plan {
     size_t intermediates; /* inputs, intermediates and outputs of the largest graph */
     size_t scratch;
-    size_t tables;        /* page tables, histories, row lists */
+    size_t tables; /* page tables, histories, row lists */
     size_t sampler;
-    size_t graphs;        /* descriptions of the graphs that are kept */
-    int32_t n_out_max;    /* rows with logits in one run; more are run in several */
+    size_t graphs;     /* descriptions of the graphs that are kept */
+    int32_t n_out_max; /* rows with logits in one run; more are run in several */
 } pl_compute_plan;
 /* PL_ERR_NO_MEMORY only. */
-PL_MUST_CHECK pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape *shape, pl_compute_plan *out, pl_error *err);
+PL_MUST_CHECK pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape *shape,
+                                              pl_compute_plan *out, pl_error *err);
 
-#define PL_MODEL_ALIGN 64    /* of every tensor in the compute buffer: a cache line */
-#define PL_STAGE_GRAPHS_MAX 8    /* graphs that a stage keeps; see stage.c */
-#define PL_STAGE_ROW_BYTES 16    /* what a stage notes per row of a batch */
-#define PL_STAGE_SEQ_BYTES 128   /* and per sequence, beside its history and its pages */
-#define PL_STAGE_SAMPLER_BYTES 28 /* a sampler's scratch, and one row of logits, per word of the vocabulary */
+#define PL_MODEL_ALIGN         64  /* of every tensor in the compute buffer: a cache line */
+#define PL_STAGE_GRAPHS_MAX    8   /* graphs that a stage keeps; see stage.c */
+#define PL_STAGE_ROW_BYTES     16  /* what a stage notes per row of a batch */
+#define PL_STAGE_SEQ_BYTES     128 /* and per sequence, beside its history and its pages */
+#define PL_STAGE_SAMPLER_BYTES 28  /* a sampler's scratch, and one row of logits, per word of the vocabulary */
 
-static inline bool pl_shape_embeds(const pl_stage_shape *s) { return s->layer_first == 0; }
-static inline bool pl_shape_has_head(const pl_stage_shape *s, const pl_model_profile *p) { return s->layer_end == p->hp.n_layer; }
-static inline int32_t pl_shape_pages(const pl_stage_shape *s) { return (s->n_ctx + PL_KV_PAGE - 1) / PL_KV_PAGE; }
+static inline bool pl_shape_embeds(const pl_stage_shape *s)
+{
+    return s->layer_first == 0;
+}
+static inline bool pl_shape_has_head(const pl_stage_shape *s, const pl_model_profile *p)
+{
+    return s->layer_end == p->hp.n_layer;
+}
+static inline int32_t pl_shape_pages(const pl_stage_shape *s)
+{
+    return (s->n_ctx + PL_KV_PAGE - 1) / PL_KV_PAGE;
+}
 /* PL_ERR_INVALID names what is out of range. */
 PL_MUST_CHECK pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_error *err);

@@ -1,4 +1,5 @@
-/* All that is wrong with a file, gathered into one error: whoever made the file should not have to come back for each line. */
+/* All that is wrong with a file, gathered into one error: whoever made the file should not have to come back for each
+ * line. */
 #pragma once
 
 #include "engine/base/buf.h"

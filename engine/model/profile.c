@@ -22,8 +22,9 @@ pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_err
     if (arch == NULL) {
         size_t n_names;
         const char *const *names = pl_arch_names(&n_names);
-        pl_status unknown = pl_fail(err, PL_ERR_UNSUPPORTED, "architecture \"%.*s\" is not known to this build, which has",
-                                    (int)(arch_name.size > 64 ? 64 : arch_name.size), arch_name.data);
+        pl_status unknown =
+            pl_fail(err, PL_ERR_UNSUPPORTED, "architecture \"%.*s\" is not known to this build, which has",
+                    (int)(arch_name.size > 64 ? 64 : arch_name.size), arch_name.data);
         for (size_t i = 0; err && i < n_names; i++) {
             size_t at = strlen(err->text);
             snprintf(err->text + at, sizeof err->text - at, "%s %s", i ? "," : "", names[i]);
@@ -46,7 +47,8 @@ pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_err
         pl_buf_fini(&problems.text);
         goto fail;
     }
-    if (!numbers_ok && p->hp.n_vocab == 0 && problems.n == 0) pl_problem(&problems, "tensor token_embd.weight is missing");
+    if (!numbers_ok && p->hp.n_vocab == 0 && problems.n == 0)
+        pl_problem(&problems, "tensor token_embd.weight is missing");
     if ((s = pl_problems_done(&problems, "model", err)) != PL_OK) goto fail;
 
     pl_str name = {0};
@@ -72,12 +74,30 @@ void pl_model_profile_close(pl_model_profile *p)
     pl_free(p);
 }
 
-const char *pl_model_arch(const pl_model_profile *p) { return p->arch->name; }
-const char *pl_model_name(const pl_model_profile *p) { return p->name; }
-int32_t pl_model_n_layer(const pl_model_profile *p) { return p->hp.n_layer; }
-int32_t pl_model_n_embd(const pl_model_profile *p) { return p->hp.n_embd; }
-int32_t pl_model_n_vocab(const pl_model_profile *p) { return p->hp.n_vocab; }
-int32_t pl_model_n_ctx_train(const pl_model_profile *p) { return p->hp.n_ctx_train; }
+const char *pl_model_arch(const pl_model_profile *p)
+{
+    return p->arch->name;
+}
+const char *pl_model_name(const pl_model_profile *p)
+{
+    return p->name;
+}
+int32_t pl_model_n_layer(const pl_model_profile *p)
+{
+    return p->hp.n_layer;
+}
+int32_t pl_model_n_embd(const pl_model_profile *p)
+{
+    return p->hp.n_embd;
+}
+int32_t pl_model_n_vocab(const pl_model_profile *p)
+{
+    return p->hp.n_vocab;
+}
+int32_t pl_model_n_ctx_train(const pl_model_profile *p)
+{
+    return p->hp.n_ctx_train;
+}
 
 static int by_index(const void *a, const void *b)
 {
@@ -134,10 +154,19 @@ static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)
     return sum;
 }
 
-static uint64_t bytes_of(const pl_gguf_tensor *t) { return t->size; }
-static uint64_t macs_of(const pl_gguf_tensor *t) { return t->ne[1] > 1 ? (uint64_t)t->ne[0] * (uint64_t)t->ne[1] : 0; }
+static uint64_t bytes_of(const pl_gguf_tensor *t)
+{
+    return t->size;
+}
+static uint64_t macs_of(const pl_gguf_tensor *t)
+{
+    return t->ne[1] > 1 ? (uint64_t)t->ne[0] * (uint64_t)t->ne[1] : 0;
+}
 
-uint64_t pl_model_unit_bytes(const pl_model_profile *p, int32_t unit) { return sum_unit(p, unit, bytes_of); }
+uint64_t pl_model_unit_bytes(const pl_model_profile *p, int32_t unit)
+{
+    return sum_unit(p, unit, bytes_of);
+}
 
 uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit)
 {
@@ -153,7 +182,8 @@ uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_ty
 pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_error *err)
 {
     if (s->layer_first < 0 || s->layer_end <= s->layer_first || s->layer_end > p->hp.n_layer)
-        return pl_fail(err, PL_ERR_INVALID, "layers %" PRId32 "..%" PRId32 " of a model with %" PRId32, s->layer_first, s->layer_end, p->hp.n_layer);
+        return pl_fail(err, PL_ERR_INVALID, "layers %" PRId32 "..%" PRId32 " of a model with %" PRId32, s->layer_first,
+                       s->layer_end, p->hp.n_layer);
     if (s->kv_type != PL_TYPE_F16 && s->kv_type != PL_TYPE_F32)
         return pl_fail(err, PL_ERR_UNSUPPORTED, "a cache of %s: only F16 and F32 are known", pl_type_name(s->kv_type));
     /* The bounds keep products of a shape's numbers inside 64 bits, and slots inside int32. */
@@ -161,17 +191,22 @@ pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_
         const char *name;
         int32_t value, max;
     } bounds[] = {
-        {"n_blocks", s->n_blocks, INT32_MAX / PL_KV_PAGE}, {"n_ctx", s->n_ctx, 1 << 28},      {"n_seqs", s->n_seqs, 1 << 16},
-        {"n_rows", s->n_rows, 1 << 16},                    {"n_threads", s->n_threads, 1024},
+        {"n_blocks", s->n_blocks, INT32_MAX / PL_KV_PAGE},
+        {"n_ctx", s->n_ctx, 1 << 28},
+        {"n_seqs", s->n_seqs, 1 << 16},
+        {"n_rows", s->n_rows, 1 << 16},
+        {"n_threads", s->n_threads, 1024},
     };
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         if (bounds[i].value < 1 || bounds[i].value > bounds[i].max)
-            return pl_fail(err, PL_ERR_INVALID, "%s is %" PRId32 ", not in 1..%" PRId32, bounds[i].name, bounds[i].value, bounds[i].max);
+            return pl_fail(err, PL_ERR_INVALID, "%s is %" PRId32 ", not in 1..%" PRId32, bounds[i].name,
+                           bounds[i].value, bounds[i].max);
     return PL_OK;
 }
 
-/* Every product quantizes its activations on the scratch, and packs one group of rows per thread; attention keeps the state of some rows
- * per thread. Upper bounds of what engine/cpu asks for, from the weights' shapes, so that placement needs no backend. */
+/* Every product quantizes its activations on the scratch, and packs one group of rows per thread; attention keeps the
+ * state of some rows per thread. Upper bounds of what engine/cpu asks for, from the weights' shapes, so that placement
+ * needs no backend. */
 #define OWN_ELEMENTS 4096
 
 static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape, size_t n_out_max)
@@ -200,13 +235,15 @@ static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape,
     return attention > most ? attention : most;
 }
 
-/* In steady state the intermediates of a layer take the places of the layer before, so three layers have the peak of all. */
+/* In steady state the intermediates of a layer take the places of the layer before, so three layers have the peak of
+ * all. */
 #define PLANNED_LAYERS 3
 /* A tensor's description and its entries in the graph's arrays (graph_impl.h). */
 #define TENSOR_BYTES (sizeof(pl_tensor) + 80)
-#define GRAPH_BYTES (2 * 65536) /* what an arena may leave unused, and the rest of a graph */
+#define GRAPH_BYTES  (2 * 65536) /* what an arena may leave unused, and the rest of a graph */
 
-static pl_status plan_layers(const pl_model_profile *p, pl_graph_request r, int32_t n_layers, size_t *peak, size_t *n_tensors, pl_error *err)
+static pl_status plan_layers(const pl_model_profile *p, pl_graph_request r, int32_t n_layers, size_t *peak,
+                             size_t *n_tensors, pl_error *err)
 {
     if (r.head)
         r.layer_first = r.layer_end - n_layers;
@@ -223,10 +260,12 @@ static pl_status plan_layers(const pl_model_profile *p, pl_graph_request r, int3
     return s;
 }
 
-pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape *shape, pl_compute_plan *out, pl_error *err)
+pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape *shape, pl_compute_plan *out,
+                                pl_error *err)
 {
     *out = (pl_compute_plan){0};
-    int32_t n_layer = shape->layer_end - shape->layer_first, planned = n_layer < PLANNED_LAYERS ? n_layer : PLANNED_LAYERS;
+    int32_t n_layer = shape->layer_end - shape->layer_first,
+            planned = n_layer < PLANNED_LAYERS ? n_layer : PLANNED_LAYERS;
     out->n_out_max = shape->n_seqs > OUT_ROWS_MIN ? shape->n_seqs : OUT_ROWS_MIN;
     if (out->n_out_max > shape->n_rows) out->n_out_max = shape->n_rows;
     pl_graph_request r = pl_graph_request_of(shape, p, shape->n_rows, out->n_out_max);
@@ -239,7 +278,8 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
     }
     /* Best fit is not monotonic in the sizes: a smaller batch may leave a hole that the largest does not. */
     out->intermediates += out->intermediates / 32 + 4096;
-    out->intermediates = (out->intermediates + PL_MODEL_ALIGN - 1) / PL_MODEL_ALIGN * PL_MODEL_ALIGN; /* the scratch stands behind them */
+    out->intermediates = (out->intermediates + PL_MODEL_ALIGN - 1) / PL_MODEL_ALIGN *
+                         PL_MODEL_ALIGN; /* the scratch stands behind them */
     out->scratch = scratch_of(p, shape, (size_t)out->n_out_max);
     if (out->scratch == SIZE_MAX) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to plan a stage");
     size_t n_seqs = (size_t)shape->n_seqs, n_rows = (size_t)shape->n_rows;

@@ -6,7 +6,7 @@
 #include "engine/base/alloc.h"
 #include "engine/base/fmath.h"
 
-#define PI 3.14159265358979323846
+#define PI        3.14159265358979323846
 #define ANGLE_MAX (double)(1 << 30) /* pl_sin's domain */
 
 /* YaRN (Peng et al. 2023, "Find correction dim"): the couple that turns n_turns times over the original context. */
@@ -23,9 +23,13 @@ static double floor_of(double x)
     double t = (double)(int32_t)x;
     return t > x ? t - 1 : t;
 }
-static double ceil_of(double x) { return -floor_of(-x); }
+static double ceil_of(double x)
+{
+    return -floor_of(-x);
+}
 
-pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const float *factors, int32_t n_ctx, pl_error *err)
+pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const float *factors, int32_t n_ctx,
+                             pl_error *err)
 {
     int32_t n = p->n_rot / 2;
     *t = (pl_rope_table){.n = n, .magnitude = 1.0};
@@ -49,7 +53,8 @@ pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const fl
         if (factors) {
             if (!(factors[i] > 0.0f) || !isfinite(factors[i])) {
                 pl_rope_table_fini(t);
-                return pl_fail(err, PL_ERR_FORMAT, "tensor rope_freqs.weight: element %" PRId32 " is not a positive number", i);
+                return pl_fail(err, PL_ERR_FORMAT,
+                               "tensor rope_freqs.weight: element %" PRId32 " is not a positive number", i);
             }
             freq /= (double)factors[i];
         }
@@ -64,7 +69,8 @@ pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const fl
         t->freq[i] = stretched;
         if (!(stretched * n_ctx < ANGLE_MAX && stretched * n_ctx > -ANGLE_MAX)) {
             pl_rope_table_fini(t);
-            return pl_fail(err, PL_ERR_FORMAT, "rotary frequency %" PRId32 " turns too fast for %" PRId32 " positions", i, n_ctx);
+            return pl_fail(err, PL_ERR_FORMAT, "rotary frequency %" PRId32 " turns too fast for %" PRId32 " positions",
+                           i, n_ctx);
         }
     }
     return PL_OK;

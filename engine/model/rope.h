@@ -12,8 +12,10 @@ typedef struct pl_rope_table {
 } pl_rope_table;
 
 /* factors: rope_freqs.weight [n_rot/2], by which each frequency is divided, or NULL. n_ctx: positions stay below it.
- * PL_ERR_FORMAT when a factor is not a positive number, or an angle leaves the range in which sine and cosine are exact enough. */
-PL_MUST_CHECK pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const float *factors, int32_t n_ctx, pl_error *err);
+ * PL_ERR_FORMAT when a factor is not a positive number, or an angle leaves the range in which sine and cosine are exact
+ * enough. */
+PL_MUST_CHECK pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const float *factors,
+                                           int32_t n_ctx, pl_error *err);
 void pl_rope_table_fini(pl_rope_table *t);
 /* n_rot floats for this position. */
 void pl_rope_table_row(const pl_rope_table *t, int32_t pos, float *out);

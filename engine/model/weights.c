@@ -20,21 +20,25 @@ static int64_t dim_of(const pl_hparams *hp, pl_dim d)
 }
 
 /* Whether t is what spec says; otherwise adds a problem. */
-static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, const pl_hparams *hp, pl_problems *problems)
+static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, const pl_hparams *hp,
+                         pl_problems *problems)
 {
     bool is_matrix = spec->dims[1] != PL_DIM_END;
     int64_t ne0 = dim_of(hp, spec->dims[0]), ne1 = is_matrix ? dim_of(hp, spec->dims[1]) : 1;
     int name_size = (int)(t->name.size > 64 ? 64 : t->name.size);
     if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
-        pl_problem(problems, "tensor %.*s is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "], not [%" PRId64 ", %" PRId64 "]", name_size,
-                   t->name.data, t->ne[0], t->ne[1], t->ne[2], t->ne[3], ne0, ne1);
+        pl_problem(problems,
+                   "tensor %.*s is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "], not [%" PRId64 ", %" PRId64
+                   "]",
+                   name_size, t->name.data, t->ne[0], t->ne[1], t->ne[2], t->ne[3], ne0, ne1);
     const pl_type_info *type = pl_type_get(t->type);
     if (is_matrix ? type == NULL || type->act == PL_ACT_NONE : t->type != PL_TYPE_F32)
         pl_problem_unsupported(problems, "tensor %.*s is %s, %s", name_size, t->name.data, pl_type_name(t->type),
                                is_matrix ? "which is not a weight type" : "not F32");
 }
 
-static int32_t find(const pl_gguf *g, const char *name, const pl_weight_spec *spec, const pl_hparams *hp, pl_map *index, bool *used, pl_problems *problems)
+static int32_t find(const pl_gguf *g, const char *name, const pl_weight_spec *spec, const pl_hparams *hp, pl_map *index,
+                    bool *used, pl_problems *problems)
 {
     uint64_t i;
     if (!pl_map_get(index, pl_str_from(name), &i)) {
@@ -54,7 +58,8 @@ static bool is_ignored(pl_str name)
     return name.size >= n && memcmp(name.data + name.size - n, suffix, n) == 0;
 }
 
-pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp, pl_problems *problems, pl_error *err)
+pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp,
+                          pl_problems *problems, pl_error *err)
 {
     size_t n = pl_gguf_n_tensors(g);
     *out = (pl_weight_index){0};
@@ -88,7 +93,8 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
     for (size_t i = 0; i < n; i++) {
         pl_str name = pl_gguf_tensor_at(g, i)->name;
         if (!used[i] && !is_ignored(name))
-            pl_problem_unsupported(problems, "tensor %.*s is not known to architecture %s", (int)(name.size > 64 ? 64 : name.size), name.data, arch->name);
+            pl_problem_unsupported(problems, "tensor %.*s is not known to architecture %s",
+                                   (int)(name.size > 64 ? 64 : name.size), name.data, arch->name);
     }
     pl_map_fini(&index);
     pl_free(used);

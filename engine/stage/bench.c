@@ -1,10 +1,11 @@
-/* How fast this machine multiplies: one token against weights that no cache holds, and many tokens against one matrix. */
+/* How fast this machine multiplies: one token against weights that no cache holds, and many tokens against one matrix.
+ */
 #include "engine/base/alloc.h"
 #include "engine/base/sys.h"
 #include "engine/stage/stage.h"
 
-/* Q4_0, the commonest size of weight. Decoding: matrices like those of a layer, together larger than the last cache of most machines. Prompts: 128 rows are
- * where a product's speed has levelled off. */
+/* Q4_0, the commonest size of weight. Decoding: matrices like those of a layer, together larger than the last cache of
+ * most machines. Prompts: 128 rows are where a product's speed has levelled off. */
 enum { K = 2048, M = 4096, N_MATRICES = 12, N_PROMPT_ROWS = 128, ROUNDS_NS = 40 * 1000 * 1000 };
 
 typedef struct product {
@@ -21,7 +22,8 @@ static void free_product(product *p, pl_backend *b)
     *p = (product){0};
 }
 
-static pl_status make_product(product *p, pl_backend *b, const uint8_t *weights, int n_matrices, int64_t n_rows, pl_error *err)
+static pl_status make_product(product *p, pl_backend *b, const uint8_t *weights, int n_matrices, int64_t n_rows,
+                              pl_error *err)
 {
     *p = (product){0};
     const int64_t ne[4] = {K, M, 1, 1};
@@ -30,7 +32,10 @@ static pl_status make_product(product *p, pl_backend *b, const uint8_t *weights,
     pl_tensor *x = pl_new_input(p->ctx, PL_TYPE_F32, 2, (int64_t[]){K, n_rows}, "x");
     pl_tensor *outputs[N_MATRICES];
     for (int i = 0; i < n_matrices; i++)
-        outputs[i] = pl_mul_mat(p->ctx, pl_new_weight(p->ctx, PL_TYPE_Q4_0, layout, 2, ne, weights + (size_t)i * M * pl_type_row_size(PL_TYPE_Q4_0, K), "w"), x);
+        outputs[i] = pl_mul_mat(p->ctx,
+                                pl_new_weight(p->ctx, PL_TYPE_Q4_0, layout, 2, ne,
+                                              weights + (size_t)i * M * pl_type_row_size(PL_TYPE_Q4_0, K), "w"),
+                                x);
     size_t peak;
     PL_TRY(pl_graph_build(&p->graph, p->ctx, outputs, n_matrices, err));
     PL_TRY(pl_graph_plan(p->graph, b->alignment, &peak, err));

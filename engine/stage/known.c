@@ -1,11 +1,13 @@
-/* The known graph: a tiny model with weights of every type, made from a seed, run once through the same path as any model, packed as this machine packs.
- * Its logits' checksum tells whether two builds and machines compute the same bits. */
+/* The known graph: a tiny model with weights of every type, made from a seed, run once through the same path as any
+ * model, packed as this machine packs. Its logits' checksum tells whether two builds and machines compute the same
+ * bits. */
 #include "engine/base/alloc.h"
 #include "engine/base/rng.h"
 #include "engine/gguf/write.h"
 #include "engine/stage/stage.h"
 
-/* Multiples of 256 wherever a K-quant's row lies; a head count that groups; enough tokens for a second page and a full tile of rows. */
+/* Multiples of 256 wherever a K-quant's row lies; a head count that groups; enough tokens for a second page and a full
+ * tile of rows. */
 enum { N_EMBD = 256, N_FF = 512, N_HEAD = 8, N_HEAD_KV = 2, N_LAYER = 4, N_VOCAB = 320, N_TOKENS = 40 };
 
 static const pl_type types[] = {PL_TYPE_Q4_0, PL_TYPE_Q4_1, PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q8_0, PL_TYPE_Q4_K,
@@ -52,20 +54,27 @@ static pl_status make_model(pl_buf *out, pl_arena *arena, pl_error *err)
     maker m = {.arena = arena, .ok = true};
     pl_rng_seed(&m.rng, 20240229);
     PL_TRY(pl_gguf_writer_new(&m.w, err));
-    m.ok = pl_gguf_add_str(m.w, "general.architecture", PL_STR("llama")) && pl_gguf_add_u32(m.w, "llama.block_count", N_LAYER) &&
-           pl_gguf_add_u32(m.w, "llama.embedding_length", N_EMBD) && pl_gguf_add_u32(m.w, "llama.feed_forward_length", N_FF) &&
-           pl_gguf_add_u32(m.w, "llama.attention.head_count", N_HEAD) && pl_gguf_add_u32(m.w, "llama.attention.head_count_kv", N_HEAD_KV) &&
-           pl_gguf_add_u32(m.w, "llama.context_length", 64) && pl_gguf_add_f32(m.w, "llama.attention.layer_norm_rms_epsilon", 1e-5f) &&
-           pl_gguf_add_str(m.w, "llama.rope.scaling.type", PL_STR("yarn")) && pl_gguf_add_f32(m.w, "llama.rope.scaling.factor", 4.0f);
+    m.ok = pl_gguf_add_str(m.w, "general.architecture", PL_STR("llama")) &&
+           pl_gguf_add_u32(m.w, "llama.block_count", N_LAYER) &&
+           pl_gguf_add_u32(m.w, "llama.embedding_length", N_EMBD) &&
+           pl_gguf_add_u32(m.w, "llama.feed_forward_length", N_FF) &&
+           pl_gguf_add_u32(m.w, "llama.attention.head_count", N_HEAD) &&
+           pl_gguf_add_u32(m.w, "llama.attention.head_count_kv", N_HEAD_KV) &&
+           pl_gguf_add_u32(m.w, "llama.context_length", 64) &&
+           pl_gguf_add_f32(m.w, "llama.attention.layer_norm_rms_epsilon", 1e-5f) &&
+           pl_gguf_add_str(m.w, "llama.rope.scaling.type", PL_STR("yarn")) &&
+           pl_gguf_add_f32(m.w, "llama.rope.scaling.factor", 4.0f);
     const int64_t n_kv = N_EMBD / N_HEAD * N_HEAD_KV;
     matrix(&m, "token_embd.weight", N_EMBD, N_VOCAB);
     for (int l = 0; l < N_LAYER; l++) {
         const struct {
             const char *name;
             int64_t ne0, ne1; /* ne1 0: a vector */
-        } tensors[] = {{"attn_norm.weight", N_EMBD, 0},      {"attn_q.weight", N_EMBD, N_EMBD},      {"attn_k.weight", N_EMBD, n_kv},
-                       {"attn_v.weight", N_EMBD, n_kv},      {"attn_output.weight", N_EMBD, N_EMBD}, {"ffn_norm.weight", N_EMBD, 0},
-                       {"ffn_gate.weight", N_EMBD, N_FF},    {"ffn_up.weight", N_EMBD, N_FF},        {"ffn_down.weight", N_FF, N_EMBD}};
+        } tensors[] = {{"attn_norm.weight", N_EMBD, 0},        {"attn_q.weight", N_EMBD, N_EMBD},
+                       {"attn_k.weight", N_EMBD, n_kv},        {"attn_v.weight", N_EMBD, n_kv},
+                       {"attn_output.weight", N_EMBD, N_EMBD}, {"ffn_norm.weight", N_EMBD, 0},
+                       {"ffn_gate.weight", N_EMBD, N_FF},      {"ffn_up.weight", N_EMBD, N_FF},
+                       {"ffn_down.weight", N_FF, N_EMBD}};
         for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
             char *name = pl_arena_printf(arena, "blk.%d.%s", l, tensors[i].name);
             if (name == NULL)
@@ -84,7 +93,8 @@ static pl_status make_model(pl_buf *out, pl_arena *arena, pl_error *err)
 }
 
 /* All weights in the layout that the backend likes best. */
-static pl_status pack_all(pl_weight *weights, const pl_gguf *g, const pl_model_profile *p, pl_arena *arena, pl_error *err)
+static pl_status pack_all(pl_weight *weights, const pl_gguf *g, const pl_model_profile *p, pl_arena *arena,
+                          pl_error *err)
 {
     pl_pool *pool = NULL;
     pl_backend *b = NULL;
@@ -110,17 +120,25 @@ static pl_status pack_all(pl_weight *weights, const pl_gguf *g, const pl_model_p
     return s;
 }
 
-static pl_status run_model(const pl_gguf *g, const pl_model_profile *p, const pl_weight *weights, pl_type kv_type, pl_arena *arena, uint64_t *sum, pl_error *err)
+static pl_status run_model(const pl_gguf *g, const pl_model_profile *p, const pl_weight *weights, pl_type kv_type,
+                           pl_arena *arena, uint64_t *sum, pl_error *err)
 {
     const size_t size = (size_t)N_TOKENS * N_VOCAB * sizeof(float);
     float *logits = pl_arena_alloc(arena, size);
     if (logits == NULL) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the known model");
-    pl_stage_options options = {
-        .shape = {.layer_end = N_LAYER, .n_blocks = 2, .n_ctx = 64, .n_seqs = 1, .n_rows = N_TOKENS, .n_threads = 1, .kv_type = kv_type}, .poll = -1};
+    pl_stage_options options = {.shape = {.layer_end = N_LAYER,
+                                          .n_blocks = 2,
+                                          .n_ctx = 64,
+                                          .n_seqs = 1,
+                                          .n_rows = N_TOKENS,
+                                          .n_threads = 1,
+                                          .kv_type = kv_type},
+                                .poll = -1};
     pl_stage *stage;
     PL_TRY(pl_stage_open(&stage, g, p, weights, &options, err));
     pl_sample_params params = pl_sample_defaults();
-    const pl_kv_op ops[] = {{.kind = PL_KV_OPEN, .params = &params}, {.kind = PL_KV_EXTEND, .blocks = (const int32_t[]){1, 0}, .n_blocks = 2}};
+    const pl_kv_op ops[] = {{.kind = PL_KV_OPEN, .params = &params},
+                            {.kind = PL_KV_EXTEND, .blocks = (const int32_t[]){1, 0}, .n_blocks = 2}};
     pl_row rows[N_TOKENS];
     for (int32_t i = 0; i < N_TOKENS; i++) rows[i] = (pl_row){.pos = i, .token = i * 37 % N_VOCAB, .logits = true};
     pl_micro_batch mb = {.ops = ops, .n_ops = 2, .rows = rows, .n_rows = N_TOKENS, .logits_out = logits};
@@ -144,7 +162,8 @@ pl_status pl_stage_known_checksum(uint64_t *out, pl_error *err)
     if (s == PL_OK) s = pl_model_profile_open(&p, g, err);
     if (s == PL_OK) {
         weights = pl_arena_alloc(&arena, pl_gguf_n_tensors(g) * sizeof *weights);
-        s = weights ? pack_all(weights, g, p, &arena, err) : pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the known model");
+        s = weights ? pack_all(weights, g, p, &arena, err)
+                    : pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the known model");
     }
     if (s == PL_OK) s = run_model(g, p, weights, PL_TYPE_F16, &arena, out, err);
     if (s == PL_OK) s = run_model(g, p, weights, PL_TYPE_F32, &arena, out, err);

@@ -10,7 +10,8 @@ struct pl_loaded {
     pl_stored *stored;  /* [n]; all zero where the file's own map is used */
 };
 
-static pl_status new_loaded(pl_loaded **out, const pl_model_profile *profile, int32_t layer_first, int32_t layer_end, pl_error *err)
+static pl_status new_loaded(pl_loaded **out, const pl_model_profile *profile, int32_t layer_first, int32_t layer_end,
+                            pl_error *err)
 {
     *out = NULL;
     pl_loaded *l = pl_calloc(1, sizeof *l);
@@ -39,7 +40,10 @@ void pl_loaded_close(pl_loaded *l)
     pl_free(l);
 }
 
-const pl_weight *pl_loaded_weights(const pl_loaded *l) { return l->weights; }
+const pl_weight *pl_loaded_weights(const pl_loaded *l)
+{
+    return l->weights;
+}
 
 /* Maps tensor i of the stage from the store. */
 static pl_status take(pl_loaded *l, size_t i, pl_store *store, const pl_gguf *g, const pl_hash *hash, pl_error *err)
@@ -51,15 +55,16 @@ static pl_status take(pl_loaded *l, size_t i, pl_store *store, const pl_gguf *g,
     /* The same bytes may be a tensor of another type or shape elsewhere; a header that lies must not get it. */
     if (st->type != t->type || memcmp(st->ne, t->ne, sizeof st->ne) != 0 || st->size != t->size) {
         pl_stored_close(st);
-        return pl_fail(err, PL_ERR_FORMAT, "tensor %.*s: the cache has it in another type or shape", PL_STR_ARG(t->name));
+        return pl_fail(err, PL_ERR_FORMAT, "tensor %.*s: the cache has it in another type or shape",
+                       PL_STR_ARG(t->name));
     }
     l->weights[i] = (pl_weight){st->layout, st->data};
     pl_mapped_willneed(st->map.bytes);
     return PL_OK;
 }
 
-pl_status pl_loaded_from_store(pl_loaded **out, pl_store *store, const pl_gguf *header, const pl_model_profile *profile, int32_t layer_first,
-                               int32_t layer_end, const pl_hash *hashes, pl_error *err)
+pl_status pl_loaded_from_store(pl_loaded **out, pl_store *store, const pl_gguf *header, const pl_model_profile *profile,
+                               int32_t layer_first, int32_t layer_end, const pl_hash *hashes, pl_error *err)
 {
     *out = NULL;
     pl_loaded *l;
@@ -86,7 +91,8 @@ static void hashing(void *user, uint64_t done, uint64_t total)
     h->progress(h->user, done, 2 * total);
 }
 
-pl_status pl_loaded_from_file(pl_loaded **out, pl_store *store, const pl_gguf *g, const pl_model_profile *profile, int32_t layer_first, int32_t layer_end,
+pl_status pl_loaded_from_file(pl_loaded **out, pl_store *store, const pl_gguf *g, const pl_model_profile *profile,
+                              int32_t layer_first, int32_t layer_end,
                               void (*progress)(void *user, uint64_t done, uint64_t total), void *user, pl_error *err)
 {
     *out = NULL;
@@ -97,7 +103,8 @@ pl_status pl_loaded_from_file(pl_loaded **out, pl_store *store, const pl_gguf *g
     if (store) {
         halves h = {progress, user};
         hashes = pl_calloc(pl_gguf_n_tensors(g), sizeof *hashes);
-        s = hashes ? pl_store_hash_gguf(store, g, hashes, progress ? hashing : NULL, &h, err) : pl_fail(err, PL_ERR_NO_MEMORY, "no memory for hashes");
+        s = hashes ? pl_store_hash_gguf(store, g, hashes, progress ? hashing : NULL, &h, err)
+                   : pl_fail(err, PL_ERR_NO_MEMORY, "no memory for hashes");
         if (s != PL_OK) goto fail;
     }
     uint64_t total = 0, done = 0;
@@ -109,8 +116,10 @@ pl_status pl_loaded_from_file(pl_loaded **out, pl_store *store, const pl_gguf *g
         bool cached = false;
         if (store) {
             const pl_hash *hash = &hashes[l->tensors[i]];
-            cached = pl_store_import(store, g, l->tensors[i], hash, &why) == PL_OK && take(l, i, store, g, hash, &why) == PL_OK;
-            if (!cached && !warned) PL_LOG(PL_LOG_WARN, "weights used unpacked, which is slower", "error=%s", PL_Q(why.text));
+            cached = pl_store_import(store, g, l->tensors[i], hash, &why) == PL_OK &&
+                     take(l, i, store, g, hash, &why) == PL_OK;
+            if (!cached && !warned)
+                PL_LOG(PL_LOG_WARN, "weights used unpacked, which is slower", "error=%s", PL_Q(why.text));
             warned = warned || !cached;
             done += t->size;
             if (progress) progress(user, total + done, 2 * total);

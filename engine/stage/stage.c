@@ -1,13 +1,15 @@
-/* A stage: its weights are borrowed, its cache and its compute buffer are two backend buffers that are made once at opening, with the sizes that
- * pl_model_stage_memory gave; nothing grows afterwards but the descriptions of graphs.
+/* A stage: its weights are borrowed, its cache and its compute buffer are two backend buffers that are made once at
+ * opening, with the sizes that pl_model_stage_memory gave; nothing grows afterwards but the descriptions of graphs.
  *
- * Graphs. One is built for each pair (rows, rows with logits) that occurs, and kept: PL_STAGE_GRAPHS_MAX of them, the one unused
- * longest goes. All share the compute buffer, since one runs at a time. Decoding repeats its pairs, so a warm step builds nothing and takes
- * nothing from the heap; a pair that is new costs some hundred microseconds. Page tables are inputs [pages of n_ctx, rows] in every
- * graph, of which only the pages in use are written and read, so a growing sequence changes no graph.
+ * Graphs. One is built for each pair (rows, rows with logits) that occurs, and kept: PL_STAGE_GRAPHS_MAX of them, the
+ * one unused longest goes. All share the compute buffer, since one runs at a time. Decoding repeats its pairs, so a
+ * warm step builds nothing and takes nothing from the heap; a pair that is new costs some hundred microseconds. Page
+ * tables are inputs [pages of n_ctx, rows] in every graph, of which only the pages in use are written and read, so a
+ * growing sequence changes no graph.
  *
- * Logits are a vocabulary wide. A batch that wants them for more than n_out_max rows is run in several parts, each with all layers; by the
- * promise that a row's bits depend on its sequence alone the result is the same, and memory stays bounded.
+ * Logits are a vocabulary wide. A batch that wants them for more than n_out_max rows is run in several parts, each with
+ * all layers; by the promise that a row's bits depend on its sequence alone the result is the same, and memory stays
+ * bounded.
  *
  * A batch is checked whole against a shadow of the page tables (engine/model/kv.h) before anything changes. */
 #include "engine/stage/stage.h"
@@ -117,8 +119,9 @@ static pl_status make_graph(pl_stage *s, kept_graph *k, int32_t n_rows, int32_t 
     if ((status = pl_graph_plan(k->graph, PL_MODEL_ALIGN, &peak, err)) != PL_OK) goto fail;
     size_t scratch = s->backend->vt->scratch(s->backend, k->graph);
     if (peak > s->plan.intermediates || scratch > s->plan.scratch) {
-        status = pl_fail(err, PL_ERR_INTERNAL, "a graph of %" PRId32 " rows needs %zu + %zu bytes, planned were %zu + %zu", n_rows, peak, scratch,
-                         s->plan.intermediates, s->plan.scratch);
+        status =
+            pl_fail(err, PL_ERR_INTERNAL, "a graph of %" PRId32 " rows needs %zu + %zu bytes, planned were %zu + %zu",
+                    n_rows, peak, scratch, s->plan.intermediates, s->plan.scratch);
         goto fail;
     }
     for (int i = 0; i < pl_graph_n_nodes(k->graph); i++) {
@@ -161,14 +164,17 @@ static pl_status open_weights(pl_stage *s, const pl_weight *weights, pl_error *e
     s->n_tensors = pl_model_stage_tensors(s->profile, shape->layer_first, shape->layer_end, NULL);
     s->tensors = pl_calloc(s->n_tensors, sizeof *s->tensors);
     s->weights = pl_calloc(s->n_tensors, sizeof *s->weights);
-    if (!s->tensors || !s->weights) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a list of %zu tensors", s->n_tensors);
+    if (!s->tensors || !s->weights)
+        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a list of %zu tensors", s->n_tensors);
     pl_model_stage_tensors(s->profile, shape->layer_first, shape->layer_end, s->tensors);
     for (size_t i = 0; i < s->n_tensors; i++) {
         const pl_gguf_tensor *t = pl_gguf_tensor_at(s->profile->g, s->tensors[i]);
         s->weights[i] = weights[i];
         s->memory.weights += t->size;
-        if (weights[i].data == NULL || (weights[i].layout != PL_LAYOUT_PLAIN && weights[i].layout != s->backend->vt->best_layout(s->backend, t->type, t->ne)))
-            return pl_fail(err, PL_ERR_INVALID, "tensor %.*s: no data, or a layout that %s cannot use", PL_STR_ARG(t->name), s->backend->vt->name);
+        if (weights[i].data == NULL || (weights[i].layout != PL_LAYOUT_PLAIN &&
+                                        weights[i].layout != s->backend->vt->best_layout(s->backend, t->type, t->ne)))
+            return pl_fail(err, PL_ERR_INVALID, "tensor %.*s: no data, or a layout that %s cannot use",
+                           PL_STR_ARG(t->name), s->backend->vt->name);
     }
     int32_t factors = s->profile->index.model[PL_W_ROPE_FREQS];
     const float *f = factors < 0 ? NULL : weight_of(s, (size_t)factors)->data;
@@ -184,10 +190,12 @@ static pl_status open_buffers(pl_stage *s, pl_error *err)
     s->block_bytes = pl_calloc(n_layers, sizeof *s->block_bytes);
     if (!s->layers || !s->block_bytes) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu layers", n_layers);
     for (size_t i = 0; i < n_layers; i++) {
-        s->block_bytes[i] = (size_t)pl_model_kv_block_bytes(s->profile, shape->layer_first + (int32_t)i, shape->kv_type);
+        s->block_bytes[i] =
+            (size_t)pl_model_kv_block_bytes(s->profile, shape->layer_first + (int32_t)i, shape->kv_type);
         size_t size;
         if (!pl_mul_ok(s->block_bytes[i], (size_t)shape->n_blocks, &size) || !pl_add_ok(total, size, &total))
-            return pl_fail(err, PL_ERR_BUDGET, "a cache of %" PRId32 " blocks does not fit into the address space", shape->n_blocks);
+            return pl_fail(err, PL_ERR_BUDGET, "a cache of %" PRId32 " blocks does not fit into the address space",
+                           shape->n_blocks);
     }
     PL_TRY(vt->buffer_new(s->backend, total, &s->cache, err));
     s->memory.kv = total;
@@ -199,7 +207,8 @@ static pl_status open_buffers(pl_stage *s, pl_error *err)
 
     PL_TRY(pl_model_compute_plan(s->profile, shape, &s->plan, err));
     PL_TRY(vt->buffer_new(s->backend, s->plan.intermediates + s->plan.scratch, &s->compute, err));
-    s->memory.compute = (uint64_t)s->plan.intermediates + s->plan.scratch + s->plan.tables + s->plan.sampler + s->plan.graphs;
+    s->memory.compute =
+        (uint64_t)s->plan.intermediates + s->plan.scratch + s->plan.tables + s->plan.sampler + s->plan.graphs;
     return PL_OK;
 }
 
@@ -226,8 +235,8 @@ static pl_status open_tables(pl_stage *s, pl_error *err)
     return s->has_head ? pl_sampler_new(&s->sampler, hp->n_vocab, err) : PL_OK;
 }
 
-pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_profile *profile, const pl_weight *weights, const pl_stage_options *options,
-                        pl_error *err)
+pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_profile *profile,
+                        const pl_weight *weights, const pl_stage_options *options, pl_error *err)
 {
     *out = NULL;
     if (profile->g != header) return pl_fail(err, PL_ERR_INVALID, "stage: the profile is not this header's");
@@ -245,14 +254,17 @@ pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_pr
     if ((status = open_weights(s, weights, err)) != PL_OK) goto fail;
     if ((status = open_buffers(s, err)) != PL_OK) goto fail;
     if ((status = open_tables(s, err)) != PL_OK) goto fail;
-    /* The largest graph is made now: whatever this stage cannot compute is said here, not in the middle of an answer. */
+    /* The largest graph is made now: whatever this stage cannot compute is said here, not in the middle of an answer.
+     */
     kept_graph *largest;
-    if ((status = get_graph(s, options->shape.n_rows, s->has_head ? s->plan.n_out_max : 0, &largest, err)) != PL_OK) goto fail;
+    if ((status = get_graph(s, options->shape.n_rows, s->has_head ? s->plan.n_out_max : 0, &largest, err)) != PL_OK)
+        goto fail;
     *out = s;
     return PL_OK;
 fail:
     pl_stage_close(s);
-    return pl_note(err, status, "stage of layers %" PRId32 "..%" PRId32, options->shape.layer_first, options->shape.layer_end);
+    return pl_note(err, status, "stage of layers %" PRId32 "..%" PRId32, options->shape.layer_first,
+                   options->shape.layer_end);
 }
 
 void pl_stage_close(pl_stage *s)
@@ -284,9 +296,18 @@ void pl_stage_close(pl_stage *s)
     pl_free(s);
 }
 
-pl_backend *pl_stage_backend(pl_stage *s) { return s->backend; }
-const char *const *pl_stage_archs(size_t *n) { return pl_arch_names(n); }
-pl_stage_memory pl_stage_memory_used(const pl_stage *s) { return s->memory; }
+pl_backend *pl_stage_backend(pl_stage *s)
+{
+    return s->backend;
+}
+const char *const *pl_stage_archs(size_t *n)
+{
+    return pl_arch_names(n);
+}
+pl_stage_memory pl_stage_memory_used(const pl_stage *s)
+{
+    return s->memory;
+}
 
 /* --- Checking a batch --- */
 
@@ -304,18 +325,20 @@ static int32_t *known(pl_stage *s, int32_t seq)
 static pl_status check_token(const pl_stage *s, int32_t token, int32_t seq, int32_t pos, pl_error *err)
 {
     if (token >= 0 && token < s->profile->hp.n_vocab) return PL_OK;
-    return pl_fail(err, PL_ERR_INVALID, "token %" PRId32 " at position %" PRId32 " of sequence %" PRId32 ": the vocabulary has %" PRId32, token, pos, seq,
-                   s->profile->hp.n_vocab);
+    return pl_fail(err, PL_ERR_INVALID,
+                   "token %" PRId32 " at position %" PRId32 " of sequence %" PRId32 ": the vocabulary has %" PRId32,
+                   token, pos, seq, s->profile->hp.n_vocab);
 }
 
 static pl_status check_open(pl_stage *s, const pl_kv_op *op, pl_error *err)
 {
     if (!s->has_head) return PL_OK;
-    if (op->params == NULL) return pl_fail(err, PL_ERR_INVALID, "open: sequence %" PRId32 " has no sampling parameters", op->seq);
+    if (op->params == NULL)
+        return pl_fail(err, PL_ERR_INVALID, "open: sequence %" PRId32 " has no sampling parameters", op->seq);
     PL_TRY(pl_sample_check(op->params, err));
     if (op->n_tokens < 0 || op->n_tokens > s->options.shape.n_ctx)
-        return pl_fail(err, PL_ERR_INVALID, "open: %" PRId32 " tokens of sequence %" PRId32 ": the context is %" PRId32, op->n_tokens, op->seq,
-                       s->options.shape.n_ctx);
+        return pl_fail(err, PL_ERR_INVALID, "open: %" PRId32 " tokens of sequence %" PRId32 ": the context is %" PRId32,
+                       op->n_tokens, op->seq, s->options.shape.n_ctx);
     for (int32_t i = 0; i < op->n_tokens; i++) PL_TRY(check_token(s, op->tokens[i], op->seq, i, err));
     *known(s, op->seq) = op->n_tokens;
     return PL_OK;
@@ -338,9 +361,7 @@ static pl_status check_op(pl_stage *s, const pl_kv_op *op, pl_error *err)
 {
     int32_t from;
     switch (op->kind) {
-    case PL_KV_OPEN:
-        PL_TRY(pl_kv_try_open(s->kv, op->seq, err));
-        return check_open(s, op, err);
+    case PL_KV_OPEN: PL_TRY(pl_kv_try_open(s->kv, op->seq, err)); return check_open(s, op, err);
     case PL_KV_EXTEND: return pl_kv_try_extend(s->kv, op->seq, op->blocks, op->n_blocks, err);
     case PL_KV_FORK:
         PL_TRY(pl_kv_try_fork(s->kv, op->seq, op->src, op->n_pos, op->blocks, op->n_blocks, &from, err));
@@ -367,7 +388,9 @@ static pl_status check_row(pl_stage *s, const pl_row *row, int32_t *slot, pl_err
         int32_t *n = known(s, row->seq);
         if (row->token == -1) {
             if (row->pos >= *n)
-                return pl_fail(err, PL_ERR_INVALID, "row: the token at position %" PRId32 " of sequence %" PRId32 " was not sampled here", row->pos, row->seq);
+                return pl_fail(err, PL_ERR_INVALID,
+                               "row: the token at position %" PRId32 " of sequence %" PRId32 " was not sampled here",
+                               row->pos, row->seq);
             return PL_OK;
         }
         PL_TRY(check_token(s, row->token, row->seq, row->pos, err));
@@ -380,10 +403,13 @@ static pl_status check_row(pl_stage *s, const pl_row *row, int32_t *slot, pl_err
 static pl_status check_batch(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
 {
     if (mb->n_rows < 0 || mb->n_rows > s->options.shape.n_rows || mb->n_ops < 0)
-        return pl_fail(err, PL_ERR_INVALID, "%" PRId32 " rows and %" PRId32 " operations: a batch has at most %" PRId32 " rows", mb->n_rows, mb->n_ops,
-                       s->options.shape.n_rows);
-    if (mb->n_rows > 0 && !s->embeds && mb->hidden_in == NULL) return pl_fail(err, PL_ERR_INVALID, "rows without hidden states");
-    if (mb->n_rows > 0 && !s->has_head && mb->hidden_out == NULL) return pl_fail(err, PL_ERR_INVALID, "no place for the hidden states");
+        return pl_fail(err, PL_ERR_INVALID,
+                       "%" PRId32 " rows and %" PRId32 " operations: a batch has at most %" PRId32 " rows", mb->n_rows,
+                       mb->n_ops, s->options.shape.n_rows);
+    if (mb->n_rows > 0 && !s->embeds && mb->hidden_in == NULL)
+        return pl_fail(err, PL_ERR_INVALID, "rows without hidden states");
+    if (mb->n_rows > 0 && !s->has_head && mb->hidden_out == NULL)
+        return pl_fail(err, PL_ERR_INVALID, "no place for the hidden states");
     for (int32_t i = 0; i < mb->n_ops; i++) PL_TRY(check_op(s, &mb->ops[i], err));
     for (int32_t i = 0; i < mb->n_rows; i++) PL_TRY(check_row(s, &mb->rows[i], &s->slots[i], err));
     return PL_OK;
@@ -391,7 +417,8 @@ static pl_status check_batch(pl_stage *s, const pl_micro_batch *mb, pl_error *er
 
 /* --- Running it --- */
 
-/* Takes over what was checked: page tables, histories, and the blocks that a fork copies, in the order of the operations. */
+/* Takes over what was checked: page tables, histories, and the blocks that a fork copies, in the order of the
+ * operations. */
 static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
 {
     pl_kv_commit(s->kv);
@@ -400,7 +427,8 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
         for (size_t l = 0; l < n_layers; l++) {
             uint8_t *base = s->layers[l];
             size_t size = s->block_bytes[l];
-            PL_TRY(s->backend->vt->copy(s->backend, base + (size_t)s->copies[i].to * size, base + (size_t)s->copies[i].from * size, size, err));
+            PL_TRY(s->backend->vt->copy(s->backend, base + (size_t)s->copies[i].to * size,
+                                        base + (size_t)s->copies[i].from * size, size, err));
         }
     if (!s->has_head) return PL_OK;
     for (int32_t i = 0; i < mb->n_ops; i++) {
@@ -428,7 +456,8 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
     return PL_OK;
 }
 
-static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t first, int32_t n, int32_t n_out, const kept_graph *k, pl_error *err)
+static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t first, int32_t n, int32_t n_out,
+                              const kept_graph *k, pl_error *err)
 {
     pl_backend *b = s->backend;
     size_t ints = (size_t)n * sizeof(int32_t);
@@ -442,21 +471,25 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
         size_t in_use = (size_t)(row->pos / PL_KV_PAGE + 1) * sizeof *pages;
         PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.tables->data + (size_t)i * k->io.tables->nb[1], pages, in_use, err));
         pl_rope_table_row(&s->rope, row->pos, s->rope_row);
-        PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope->data + (size_t)i * k->io.rope->nb[1], s->rope_row, k->io.rope->nb[1], err));
+        PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope->data + (size_t)i * k->io.rope->nb[1], s->rope_row,
+                              k->io.rope->nb[1], err));
     }
     PL_TRY(b->vt->copy_in(b, k->io.pos->data, s->pos, ints, err));
     PL_TRY(b->vt->copy_in(b, k->io.slots->data, s->slots + first, ints, err));
     if (k->io.ids) PL_TRY(b->vt->copy_in(b, k->io.ids->data, s->ids, ints, err));
     if (k->io.hidden) {
         size_t n_embd = (size_t)s->profile->hp.n_embd;
-        PL_TRY(b->vt->copy_in(b, k->io.hidden->data, mb->hidden_in + (size_t)first * n_embd, (size_t)n * n_embd * sizeof(float), err));
+        PL_TRY(b->vt->copy_in(b, k->io.hidden->data, mb->hidden_in + (size_t)first * n_embd,
+                              (size_t)n * n_embd * sizeof(float), err));
     }
-    if (k->io.out_ids) PL_TRY(b->vt->copy_in(b, k->io.out_ids->data, s->out_rows, (size_t)n_out * sizeof(int32_t), err));
+    if (k->io.out_ids)
+        PL_TRY(b->vt->copy_in(b, k->io.out_ids->data, s->out_rows, (size_t)n_out * sizeof(int32_t), err));
     return PL_OK;
 }
 
 /* Samples from the logits of the part; out_base rows with logits came before it. */
-static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t first, int32_t n_out, int32_t out_base, const kept_graph *k, pl_error *err)
+static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t first, int32_t n_out, int32_t out_base,
+                             const kept_graph *k, pl_error *err)
 {
     size_t n_vocab = (size_t)s->profile->hp.n_vocab;
     for (int32_t i = 0; i < n_out; i++) {
@@ -478,7 +511,8 @@ static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t firs
 }
 
 /* Rows first..first+n-1, n_out of which, s->out_rows, want logits. */
-static pl_status run_part(pl_stage *s, const pl_micro_batch *mb, int32_t first, int32_t n, int32_t n_out, int32_t out_base, pl_error *err)
+static pl_status run_part(pl_stage *s, const pl_micro_batch *mb, int32_t first, int32_t n, int32_t n_out,
+                          int32_t out_base, pl_error *err)
 {
     kept_graph *k;
     PL_TRY(get_graph(s, n, n_out, &k, err));
@@ -488,7 +522,8 @@ static pl_status run_part(pl_stage *s, const pl_micro_batch *mb, int32_t first, 
     PL_TRY(s->backend->vt->compute(s->backend, k->graph, scratch, err));
     if (s->has_head) return read_logits(s, mb, first, n_out, out_base, k, err);
     size_t n_embd = (size_t)s->profile->hp.n_embd;
-    return s->backend->vt->copy_out(s->backend, mb->hidden_out + (size_t)first * n_embd, k->io.result->data, (size_t)n * n_embd * sizeof(float), err);
+    return s->backend->vt->copy_out(s->backend, mb->hidden_out + (size_t)first * n_embd, k->io.result->data,
+                                    (size_t)n * n_embd * sizeof(float), err);
 }
 
 pl_status pl_stage_run(pl_stage *s, const pl_micro_batch *mb, pl_error *err)

@@ -19,10 +19,11 @@
  *       96      8  XXH3 of bytes 0..95
  *      104         zeros to 4096
  *
- * A layout's number never changes its meaning: another layout gets another number, and a file with a number that this build cannot use counts as absent.
+ * A layout's number never changes its meaning: another layout gets another number, and a file with a number that this
+ * build cannot use counts as absent.
  *
- * An index file is lines of text: "paceline-index 1", then "part SIZE MTIME_NS" for each file of the model, "tensors N", and N hashes in the order
- * of the file. It holds while sizes and times are the same. */
+ * An index file is lines of text: "paceline-index 1", then "part SIZE MTIME_NS" for each file of the model, "tensors
+ * N", and N hashes in the order of the file. It holds while sizes and times are the same. */
 #include "engine/stage/store.h"
 
 #include <dirent.h>
@@ -79,7 +80,10 @@ static char *path_of(const pl_store *s, const char *folder, const pl_hash *hash,
     return path;
 }
 
-static pl_status no_memory(pl_error *err) { return pl_fail(err, PL_ERR_NO_MEMORY, "tensor cache: no memory"); }
+static pl_status no_memory(pl_error *err)
+{
+    return pl_fail(err, PL_ERR_NO_MEMORY, "tensor cache: no memory");
+}
 
 static pl_status fail_errno(pl_error *err, const char *path, const char *what)
 {
@@ -118,7 +122,10 @@ void pl_store_close(pl_store *s)
 
 /* --- Tensor files --- */
 
-static int64_t rows_of(const int64_t ne[4]) { return ne[1] * ne[2] * ne[3]; }
+static int64_t rows_of(const int64_t ne[4])
+{
+    return ne[1] * ne[2] * ne[3];
+}
 
 /* Whether type, shape and size belong together; nothing of them is trusted. */
 static bool shape_ok(pl_type type, const int64_t ne[4], uint64_t size)
@@ -146,7 +153,8 @@ static uint64_t chained_checksum(pl_bytes data)
     return sum;
 }
 
-static void write_header(uint8_t h[HEADER_SIZE], pl_layout layout, pl_type type, const int64_t ne[4], uint64_t size, const pl_hash *hash, uint64_t sum)
+static void write_header(uint8_t h[HEADER_SIZE], pl_layout layout, pl_type type, const int64_t ne[4], uint64_t size,
+                         const pl_hash *hash, uint64_t sum)
 {
     memset(h, 0, HEADER_SIZE);
     memcpy(h, magic, sizeof magic);
@@ -164,7 +172,9 @@ static bool read_header(pl_stored *t, const pl_hash *hash, uint64_t *sum)
 {
     pl_bytes b = t->map.bytes;
     if (b.size < HEADER_SIZE || memcmp(b.data, magic, sizeof magic) != 0) return false;
-    if (pl_get_u64(b.data + 96) != pl_checksum((pl_bytes){b.data, 96}, 0) || memcmp(b.data + 56, hash->b, PL_HASH_SIZE) != 0) return false;
+    if (pl_get_u64(b.data + 96) != pl_checksum((pl_bytes){b.data, 96}, 0) ||
+        memcmp(b.data + 56, hash->b, PL_HASH_SIZE) != 0)
+        return false;
     t->layout = (pl_layout)pl_get_u32(b.data + 8);
     t->type = (pl_type)pl_get_u32(b.data + 12);
     for (int i = 0; i < 4; i++) t->ne[i] = (int64_t)pl_get_u64(b.data + 16 + 8 * i);
@@ -187,11 +197,13 @@ pl_status pl_store_get(pl_store *s, const pl_hash *hash, pl_stored *out, pl_erro
     uint64_t sum;
     pl_status status = path && bad ? pl_mapped_open(&out->map, path, err) : no_memory(err);
     if (status == PL_OK && !read_header(out, hash, &sum)) {
-        status = rename(path, bad) == 0 || errno == ENOENT ? pl_fail(err, PL_ERR_FORMAT, "%s: not a whole tensor file; set aside", path)
-                                                          : fail_errno(err, path, "cannot be set aside");
+        status = rename(path, bad) == 0 || errno == ENOENT
+                     ? pl_fail(err, PL_ERR_FORMAT, "%s: not a whole tensor file; set aside", path)
+                     : fail_errno(err, path, "cannot be set aside");
         pl_stored_close(out);
     } else if (status == PL_OK && !layout_usable(s, out)) {
-        status = pl_fail(err, PL_ERR_NOT_FOUND, "%s: layout %d cannot be used by %s", path, (int)out->layout, s->backend->vt->name);
+        status = pl_fail(err, PL_ERR_NOT_FOUND, "%s: layout %d cannot be used by %s", path, (int)out->layout,
+                         s->backend->vt->name);
         pl_stored_close(out);
     }
     pl_free(path);
@@ -221,8 +233,8 @@ bool pl_store_has(pl_store *s, const pl_hash *hash, uint64_t *partial)
     return false;
 }
 
-/* The end of the slab that begins at row: whole groups, and never a rest of less than one group behind it, since a tensor
- * that small has no packed form. */
+/* The end of the slab that begins at row: whole groups, and never a rest of less than one group behind it, since a
+ * tensor that small has no packed form. */
 static int64_t slab_end(int64_t row, int64_t rows, size_t row_size)
 {
     int64_t groups = (int64_t)(SLAB_BYTES / (GROUP_ROWS * row_size + 1)) + 1;
@@ -231,7 +243,8 @@ static int64_t slab_end(int64_t row, int64_t rows, size_t row_size)
 }
 
 /* Packs src, the tensor's GGUF bytes, into its file. */
-static pl_status write_tensor(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], pl_bytes src, pl_error *err)
+static pl_status write_tensor(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], pl_bytes src,
+                              pl_error *err)
 {
     static const int64_t no_shape[4] = {0, 0, 0, 0};
     pl_layout layout = type == PL_TYPE_COUNT ? PL_LAYOUT_PLAIN : s->backend->vt->best_layout(s->backend, type, ne);
@@ -262,8 +275,10 @@ static pl_status write_tensor(pl_store *s, const pl_hash *hash, pl_type type, co
     if (status == PL_OK) status = pl_mapped_open(&written, w.temp, err);
     if (status == PL_OK) {
         pl_bytes data = {written.bytes.data + HEADER_SIZE, written.bytes.size - HEADER_SIZE};
-        write_header(header, layout, type, type == PL_TYPE_COUNT ? no_shape : ne, data.size, hash, chained_checksum(data));
-        if (pwrite(w.fd, header, sizeof header, 0) != (ssize_t)sizeof header) status = fail_errno(err, path, "cannot be written");
+        write_header(header, layout, type, type == PL_TYPE_COUNT ? no_shape : ne, data.size, hash,
+                     chained_checksum(data));
+        if (pwrite(w.fd, header, sizeof header, 0) != (ssize_t)sizeof header)
+            status = fail_errno(err, path, "cannot be written");
     }
     pl_mapped_close(&written);
     if (status == PL_OK) status = pl_file_writer_commit(&w, err);
@@ -275,12 +290,14 @@ static pl_status write_tensor(pl_store *s, const pl_hash *hash, pl_type type, co
 
 /* --- Taking in --- */
 
-pl_status pl_store_begin(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t size, pl_store_writer **out, uint64_t *have,
-                         pl_error *err)
+pl_status pl_store_begin(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t size,
+                         pl_store_writer **out, uint64_t *have, pl_error *err)
 {
     *out = NULL;
     *have = 0;
-    if (!shape_ok(type, ne, size)) return pl_fail(err, PL_ERR_FORMAT, "tensor cache: type %d and its shape do not have %" PRIu64 " bytes", (int)type, size);
+    if (!shape_ok(type, ne, size))
+        return pl_fail(err, PL_ERR_FORMAT, "tensor cache: type %d and its shape do not have %" PRIu64 " bytes",
+                       (int)type, size);
     pl_store_writer *w = pl_calloc(1, sizeof *w);
     if (w == NULL) return no_memory(err);
     *w = (pl_store_writer){.store = s, .hash = *hash, .type = type, .size = size, .fd = -1, .keep = true};
@@ -330,7 +347,8 @@ fail:
 pl_status pl_store_add(pl_store_writer *w, pl_bytes piece, pl_error *err)
 {
     if (piece.size > w->size - w->have)
-        return pl_fail(err, PL_ERR_FORMAT, "tensor cache: %" PRIu64 " + %zu bytes of a tensor with %" PRIu64, w->have, piece.size, w->size);
+        return pl_fail(err, PL_ERR_FORMAT, "tensor cache: %" PRIu64 " + %zu bytes of a tensor with %" PRIu64, w->have,
+                       piece.size, w->size);
     for (size_t at = 0; at < piece.size;) {
         ssize_t n = write(w->fd, piece.data + at, piece.size - at);
         if (n < 0 && errno == EINTR) continue;
@@ -367,7 +385,8 @@ pl_status pl_store_finish(pl_store_writer *w, pl_error *err)
             char want_hex[2 * PL_HASH_SIZE + 1], got_hex[2 * PL_HASH_SIZE + 1];
             pl_hash_hex(&w->hash, want_hex);
             pl_hash_hex(&got, got_hex);
-            s = pl_fail(err, PL_ERR_FORMAT, "tensor cache: %" PRIu64 " bytes have hash %s, not %s", w->size, got_hex, want_hex);
+            s = pl_fail(err, PL_ERR_FORMAT, "tensor cache: %" PRIu64 " bytes have hash %s, not %s", w->size, got_hex,
+                        want_hex);
         }
         pl_mapped_close(&part);
     }
@@ -384,7 +403,8 @@ pl_status pl_store_import(pl_store *s, const pl_gguf *g, size_t i, const pl_hash
 {
     const pl_gguf_tensor *t = pl_gguf_tensor_at(g, i);
     if (pl_store_has(s, hash, NULL)) return PL_OK;
-    if (t->data == NULL) return pl_fail(err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
+    if (t->data == NULL)
+        return pl_fail(err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
     pl_status status = write_tensor(s, hash, t->type, t->ne, (pl_bytes){t->data, t->size}, err);
     return status == PL_OK ? PL_OK : pl_note(err, status, "tensor %.*s", PL_STR_ARG(t->name));
 }
@@ -392,10 +412,12 @@ pl_status pl_store_import(pl_store *s, const pl_gguf *g, size_t i, const pl_hash
 /* --- Giving out --- */
 
 /* Calls fn with the tensor's GGUF bytes, slab by slab, from byte offset to end - 1. */
-static pl_status each_slab(pl_store *s, const pl_stored *t, uint64_t offset, uint64_t end, bool (*fn)(void *user, pl_bytes part), void *user, pl_error *err)
+static pl_status each_slab(pl_store *s, const pl_stored *t, uint64_t offset, uint64_t end,
+                           bool (*fn)(void *user, pl_bytes part), void *user, pl_error *err)
 {
     if (offset >= end) return PL_OK;
-    if (t->layout == PL_LAYOUT_PLAIN) return fn(user, (pl_bytes){(const uint8_t *)t->data + offset, (size_t)(end - offset)}) ? PL_OK : no_memory(err);
+    if (t->layout == PL_LAYOUT_PLAIN)
+        return fn(user, (pl_bytes){(const uint8_t *)t->data + offset, (size_t)(end - offset)}) ? PL_OK : no_memory(err);
     uint64_t row_size = pl_type_row_size(t->type, t->ne[0]);
     int64_t rows = rows_of(t->ne), row = (int64_t)(offset / row_size) / GROUP_ROWS * GROUP_ROWS;
     if (rows - row < GROUP_ROWS) row -= GROUP_ROWS; /* the rest of rows stands with the group before it */
@@ -415,7 +437,8 @@ static pl_status each_slab(pl_store *s, const pl_stored *t, uint64_t offset, uin
         }
         int64_t part[4] = {t->ne[0], last - row, 1, 1};
         uint64_t first_byte = (uint64_t)row * row_size, end_byte = (uint64_t)last * row_size;
-        s->backend->vt->unpack(s->backend, t->layout, t->type, part, (const uint8_t *)t->data + first_byte, slab, 0, last - row);
+        s->backend->vt->unpack(s->backend, t->layout, t->type, part, (const uint8_t *)t->data + first_byte, slab, 0,
+                               last - row);
         uint64_t from = offset > first_byte ? offset : first_byte, to = end < end_byte ? end : end_byte;
         if (!fn(user, (pl_bytes){slab + (from - first_byte), (size_t)(to - from)})) status = no_memory(err);
     }
@@ -423,7 +446,10 @@ static pl_status each_slab(pl_store *s, const pl_stored *t, uint64_t offset, uin
     return status;
 }
 
-static bool append_slab(void *user, pl_bytes part) { return pl_buf_add(user, part.data, part.size); }
+static bool append_slab(void *user, pl_bytes part)
+{
+    return pl_buf_add(user, part.data, part.size);
+}
 
 pl_status pl_store_read(pl_store *s, const pl_hash *hash, uint64_t offset, size_t size, pl_buf *out, pl_error *err)
 {
@@ -431,7 +457,8 @@ pl_status pl_store_read(pl_store *s, const pl_hash *hash, uint64_t offset, size_
     PL_TRY(pl_store_get(s, hash, &t, err));
     pl_status status;
     if (offset > t.size || size > t.size - offset)
-        status = pl_fail(err, PL_ERR_INVALID, "tensor cache: bytes %" PRIu64 " + %zu of %" PRIu64, offset, size, t.size);
+        status =
+            pl_fail(err, PL_ERR_INVALID, "tensor cache: bytes %" PRIu64 " + %zu of %" PRIu64, offset, size, t.size);
     else
         status = each_slab(s, &t, offset, offset + size, append_slab, out, err);
     pl_stored_close(&t);
@@ -464,7 +491,9 @@ static bool describe_files(const pl_gguf *g, pl_buf *out)
         }
         const char *file = pl_buf_cstr(&name);
         ok = ok && file && stat(file, &st) == 0;
-        if (ok) ok = pl_buf_printf(out, "part %" PRIu64 " %" PRId64 "%09ld\n", (uint64_t)st.st_size, (int64_t)st.st_mtim.tv_sec, (long)st.st_mtim.tv_nsec);
+        if (ok)
+            ok = pl_buf_printf(out, "part %" PRIu64 " %" PRId64 "%09ld\n", (uint64_t)st.st_size,
+                               (int64_t)st.st_mtim.tv_sec, (long)st.st_mtim.tv_nsec);
     }
     pl_buf_fini(&name);
     return ok;
@@ -490,7 +519,8 @@ static bool parse_index(pl_str text, pl_str expected, size_t n, pl_hash *out)
     return true;
 }
 
-pl_status pl_store_hash_gguf(pl_store *s, const pl_gguf *g, pl_hash *out, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, pl_error *err)
+pl_status pl_store_hash_gguf(pl_store *s, const pl_gguf *g, pl_hash *out,
+                             void (*progress)(void *user, uint64_t done, uint64_t total), void *user, pl_error *err)
 {
     size_t n = pl_gguf_n_tensors(g);
     pl_buf head = {0}, file = {0};
@@ -502,7 +532,8 @@ pl_status pl_store_hash_gguf(pl_store *s, const pl_gguf *g, pl_hash *out, void (
         pl_buf_printf(&head, "paceline-index 1\n");
         if (describe_files(g, &head)) path = index_path(s, g);
         pl_buf_printf(&head, "tensors %zu\n", n);
-        if (path && !head.failed && pl_file_read(&file, path, INDEX_MAX, &ignored) == PL_OK) known = parse_index(pl_buf_str(&file), pl_buf_str(&head), n, out);
+        if (path && !head.failed && pl_file_read(&file, path, INDEX_MAX, &ignored) == PL_OK)
+            known = parse_index(pl_buf_str(&file), pl_buf_str(&head), n, out);
     }
     if (!known) {
         uint64_t total = 0, done = 0;
@@ -510,7 +541,8 @@ pl_status pl_store_hash_gguf(pl_store *s, const pl_gguf *g, pl_hash *out, void (
         for (size_t i = 0; i < n && status == PL_OK; i++) {
             const pl_gguf_tensor *t = pl_gguf_tensor_at(g, i);
             if (t->data == NULL) {
-                status = pl_fail(err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
+                status =
+                    pl_fail(err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
                 break;
             }
             pl_hasher h;
@@ -548,7 +580,8 @@ static bool hash_slab(void *user, pl_bytes part)
     return true;
 }
 
-static pl_status verify_file(pl_store *s, const char *path, const pl_hash *hash, bool *good, uint64_t *size, pl_error *err)
+static pl_status verify_file(pl_store *s, const char *path, const pl_hash *hash, bool *good, uint64_t *size,
+                             pl_error *err)
 {
     pl_stored t = {0};
     uint64_t sum;
@@ -592,7 +625,8 @@ pl_status pl_store_verify(pl_store *s, pl_store_report *out, pl_error *err)
         }
         pl_hash hash;
         if (!pl_hash_parse(pl_str_from(e->d_name), &hash)) {
-            /* Set aside earlier, or left by a writer that died; one that is alive would fail to rename and tell its caller. */
+            /* Set aside earlier, or left by a writer that died; one that is alive would fail to rename and tell its
+             * caller. */
             unlink(file);
             continue;
         }

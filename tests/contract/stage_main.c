@@ -2,4 +2,7 @@
 
 Suite *stage_suite(void);
 
-int main(void) { return ck_run(stage_suite(), NULL); }
+int main(void)
+{
+    return ck_run(stage_suite(), NULL);
+}

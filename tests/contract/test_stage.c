@@ -19,8 +19,8 @@ static float wanted[N_TOKENS * N_VOCAB], got[N_TOKENS * N_VOCAB];
 
 static void model_of(rig_model *m, pl_type type)
 {
-    rig_model_from_bytes(m, tiny_gguf(.n_layer = 4, .n_embd = 256, .n_head = 4, .n_head_kv = 2, .n_ff = 256, .n_vocab = N_VOCAB, .type = type, .biases = true,
-                                      .rope_freqs = true, .seed = 7));
+    rig_model_from_bytes(m, tiny_gguf(.n_layer = 4, .n_embd = 256, .n_head = 4, .n_head_kv = 2, .n_ff = 256,
+                                      .n_vocab = N_VOCAB, .type = type, .biases = true, .rope_freqs = true, .seed = 7));
     for (int32_t i = 0; i < N_TOKENS; i++) {
         tokens[i] = (i * 131 + 7) % N_VOCAB;
         others[i] = (i * 57 + 11) % N_VOCAB;
@@ -37,10 +37,11 @@ static void reference(const rig_model *m, bool kv_f32)
     rig_close(&r);
 }
 
-#define ck_same_bits(what, ...)                                                                                                              \
-    do {                                                                                                                                     \
-        int64_t at_ = first_difference(wanted, got, N_TOKENS * N_VOCAB);                                                                     \
-        ck_assert_msg(at_ < 0, "%s differs at token %d, logit %d" what, "logits", (int)(at_ / N_VOCAB), (int)(at_ % N_VOCAB), __VA_ARGS__); \
+#define ck_same_bits(what, ...)                                                                                        \
+    do {                                                                                                               \
+        int64_t at_ = first_difference(wanted, got, N_TOKENS * N_VOCAB);                                               \
+        ck_assert_msg(at_ < 0, "%s differs at token %d, logit %d" what, "logits", (int)(at_ / N_VOCAB),                \
+                      (int)(at_ % N_VOCAB), __VA_ARGS__);                                                              \
     } while (0)
 
 /* Through the rig, with everything else as it comes. */
@@ -64,7 +65,8 @@ START_TEST(any_chunk_layout_and_number_of_threads_gives_the_same_bits_for_every_
         for (int packed = 0; packed < 2; packed++)
             for (int n_threads = 1; n_threads <= 3; n_threads += c == 1 ? 1 : 2) {
                 compute(&m, (rig_options){.packed = packed, .n_threads = n_threads}, chunks[c], 0);
-                ck_same_bits(": %s, chunks of %d, %s, %d threads", pl_type_name(types[_i]), chunks[c], packed ? "packed" : "plain", n_threads);
+                ck_same_bits(": %s, chunks of %d, %s, %d threads", pl_type_name(types[_i]), chunks[c],
+                             packed ? "packed" : "plain", n_threads);
             }
     rig_model_close(&m);
 }
@@ -104,7 +106,8 @@ START_TEST(the_rest_of_the_batch_does_not_matter)
         }
         for (int32_t s = 0; s < 4; s++) rig_seq_open(&r, s, (uint32_t)s);
         memset(got, 0, sizeof got);
-        /* Sequence 1 is watched. It advances by 1 to 4 rows, among others that advance at their own pace and want logits or not. */
+        /* Sequence 1 is watched. It advances by 1 to 4 rows, among others that advance at their own pace and want
+         * logits or not. */
         int32_t length[4] = {0};
         pl_row rows[64];
         static float logits[64 * N_VOCAB];
@@ -115,7 +118,8 @@ START_TEST(the_rest_of_the_batch_does_not_matter)
                 int32_t s = (int32_t)(draw % 4);
                 if (length[s] >= N_TOKENS || (s == 1 && n_at == 4)) continue;
                 bool wants = s == 1 || (draw >> 4) % 3 == 0;
-                rows[n++] = (pl_row){.seq = s, .pos = length[s], .token = (s == 1 ? tokens : others)[length[s]], .logits = wants};
+                rows[n++] = (pl_row){
+                    .seq = s, .pos = length[s], .token = (s == 1 ? tokens : others)[length[s]], .logits = wants};
                 if (s == 1) at[n_at++] = n_out;
                 n_out += wants;
                 length[s]++;
@@ -123,7 +127,8 @@ START_TEST(the_rest_of_the_batch_does_not_matter)
             pl_micro_batch mb = {.rows = rows, .n_rows = n, .logits_out = logits};
             ck_ok(rig_run(&r, &mb, &err), err);
             for (int32_t k = 0; k < n_at; k++)
-                memcpy(got + (size_t)(length[1] - n_at + k) * N_VOCAB, logits + (size_t)at[k] * N_VOCAB, N_VOCAB * sizeof(float));
+                memcpy(got + (size_t)(length[1] - n_at + k) * N_VOCAB, logits + (size_t)at[k] * N_VOCAB,
+                       N_VOCAB * sizeof(float));
         }
         ck_same_bits(": %s, cache %s", pl_type_name(types[_i]), kv_f32 ? "f32" : "f16");
         rig_close(&r);
@@ -193,7 +198,8 @@ START_TEST(the_known_checksum_is_the_same_for_every_instruction_set)
         ck_ok(pl_stage_known_checksum(&sum, &err), err);
         unsetenv("PACELINE_ISA");
         if (i == 0) first = sum;
-        ck_assert_msg(sum == first && sum != 0, "%s: %016llx, not %016llx", word, (unsigned long long)sum, (unsigned long long)first);
+        ck_assert_msg(sum == first && sum != 0, "%s: %016llx, not %016llx", word, (unsigned long long)sum,
+                      (unsigned long long)first);
     }
 }
 END_TEST

@@ -1,5 +1,5 @@
-/* Logits and greedy text against implementations that are not ours: logits.py (numpy) for the demo model, llama2.c and llama.cpp for the
- * models in PACELINE_TEST_DATA. */
+/* Logits and greedy text against implementations that are not ours: logits.py (numpy) for the demo model, llama2.c and
+ * llama.cpp for the models in PACELINE_TEST_DATA. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +18,10 @@ static void read_text(pl_buf *out, const char *path)
     ck_assert_ptr_nonnull(pl_buf_cstr(out));
 }
 
-/* Activations have 8 bits in blocks of 32. The demo model has outliers that this cannot hold: the numpy implementation with its activations rounded so,
- * and nothing else, is down to a cosine of 0.9954 at some of these positions (10 bits: 0.9997); llama.cpp, which rounds alike, gave 0.9875 on the same
- * tokens. So the mean has the bound of 0.999, and every position one that another rounding does not cross and a mistake does. */
+/* Activations have 8 bits in blocks of 32. The demo model has outliers that this cannot hold: the numpy implementation
+ * with its activations rounded so, and nothing else, is down to a cosine of 0.9954 at some of these positions (10 bits:
+ * 0.9997); llama.cpp, which rounds alike, gave 0.9875 on the same tokens. So the mean has the bound of 0.999, and every
+ * position one that another rounding does not cross and a mistake does. */
 START_TEST(logits_of_the_demo_model_are_those_of_float32_over_dequantized_weights)
 {
     const char *path = demo_model();
@@ -73,7 +74,10 @@ START_TEST(logits_of_the_demo_model_are_those_of_float32_over_dequantized_weight
         if (off > worst_sum) worst_sum = off;
         agree += best == argmax[i];
     }
-    fprintf(stderr, "demo model: cosine at least %.6f, %.6f in the mean, logsumexp within %.4f, likeliest token equal at %d of %d positions\n", worst, mean, worst_sum, (int)agree, (int)n);
+    fprintf(stderr,
+            "demo model: cosine at least %.6f, %.6f in the mean, logsumexp within %.4f, likeliest token equal at %d of "
+            "%d positions\n",
+            worst, mean, worst_sum, (int)agree, (int)n);
     ck_assert_msg(mean > 0.999, "mean cosine %.6f", mean);
     ck_assert_msg(worst_sum < 0.5, "logsumexp is off by %.4f", worst_sum);
     ck_assert_msg(agree >= 190, "the likeliest token is equal at %d of 200 positions only", (int)agree);
@@ -119,7 +123,8 @@ START_TEST(the_float_models_say_what_llama2_c_says)
     pl_buf text = {0};
     int32_t prompt[16], expected[512];
     read_text(&text, ids_path);
-    int32_t n_prompt = read_ids((const char *)text.data, "prompt", prompt, 16), n = read_ids((const char *)text.data, "greedy", expected, 512);
+    int32_t n_prompt = read_ids((const char *)text.data, "prompt", prompt, 16),
+            n = read_ids((const char *)text.data, "greedy", expected, 512);
     ck_assert(n_prompt == 5 && n >= 190);
 
     rig_model m;
@@ -146,7 +151,8 @@ START_TEST(the_float_models_say_what_llama2_c_says)
         double want = strtod(at, &end);
         ck_assert(end != at);
         at = end;
-        ck_assert_msg(fabs(want - (double)logits[i]) < 2e-4, "logit %d is %.6f, not %.6f", (int)i, (double)logits[i], want);
+        ck_assert_msg(fabs(want - (double)logits[i]) < 2e-4, "logit %d is %.6f, not %.6f", (int)i, (double)logits[i],
+                      want);
     }
 
     /* And the greedy text, as ids and as bytes. */
@@ -157,7 +163,8 @@ START_TEST(the_float_models_say_what_llama2_c_says)
     pl_detok_start(&stream, v, false, true);
     for (int32_t i = 0; i < n_prompt; i++) ck_assert(pl_detok_add(&stream, prompt[i], &said));
     for (int32_t i = 0; i < n; i++) {
-        ck_assert_msg(sampled.token == expected[i], "token %d is %d, not %d", (int)i, (int)sampled.token, (int)expected[i]);
+        ck_assert_msg(sampled.token == expected[i], "token %d is %d, not %d", (int)i, (int)sampled.token,
+                      (int)expected[i]);
         ck_assert(pl_detok_add(&stream, sampled.token, &said));
         row = (pl_row){.seq = 0, .pos = n_prompt + i, .token = sampled.token, .logits = true};
         mb = (pl_micro_batch){.rows = &row, .n_rows = 1, .sampled = &sampled};
@@ -168,7 +175,8 @@ START_TEST(the_float_models_say_what_llama2_c_says)
     read_text(&wanted, text_path);
     while (wanted.size > 0 && wanted.data[wanted.size - 1] == '\n') wanted.size--;
     size_t common = said.size < wanted.size ? said.size : wanted.size;
-    ck_assert_msg(common + 8 > wanted.size && memcmp(said.data, wanted.data, common) == 0, "said: %.*s", (int)said.size, (const char *)said.data);
+    ck_assert_msg(common + 8 > wanted.size && memcmp(said.data, wanted.data, common) == 0, "said: %.*s", (int)said.size,
+                  (const char *)said.data);
     pl_vocab_close(v);
     pl_buf_fini(&said);
     pl_buf_fini(&wanted);
@@ -191,4 +199,7 @@ static Suite *golden_suite(void)
     return s;
 }
 
-int main(void) { return ck_run(golden_suite(), NULL); }
+int main(void)
+{
+    return ck_run(golden_suite(), NULL);
+}

@@ -1,4 +1,5 @@
-/* Llama and all that share its graph (Touvron et al. 2023): pre-norm, rotary positions, grouped queries, SwiGLU, biases where the file has them. */
+/* Llama and all that share its graph (Touvron et al. 2023): pre-norm, rotary positions, grouped queries, SwiGLU, biases
+ * where the file has them. */
 #include "engine/model/blocks.h"
 
 static const pl_weight_spec specs[] = {

@@ -47,7 +47,9 @@ static pl_status open_edited(edit e, pl_error *err)
         const pl_gguf_tensor *t = pl_gguf_tensor_at(g, i);
         char name[128];
         snprintf(name, sizeof name, "%.*s", PL_STR_ARG(t->name));
-        if (e.drop_tensor && (strchr(e.drop_tensor, '.') ? strcmp(name, e.drop_tensor) == 0 : strstr(name, e.drop_tensor) != NULL)) continue;
+        if (e.drop_tensor &&
+            (strchr(e.drop_tensor, '.') ? strcmp(name, e.drop_tensor) == 0 : strstr(name, e.drop_tensor) != NULL))
+            continue;
         if (e.reshape_tensor && strcmp(name, e.reshape_tensor) == 0)
             ck_assert(pl_gguf_add_tensor(w, name, PL_TYPE_F32, 2, (int64_t[]){64, 32}, data));
         else if (e.retype_tensor && strcmp(name, e.retype_tensor) == 0)
@@ -81,16 +83,22 @@ static const struct {
     {{.drop_key = "llama.block_count"}, PL_ERR_FORMAT, {"llama.block_count", "missing"}},
     {{.u32_key = "llama.block_count", .u32 = 0}, PL_ERR_FORMAT, {"block_count", "0"}},
     {{.u32_key = "llama.block_count", .u32 = 4000000000u}, PL_ERR_FORMAT, {"block_count", "4000000000"}},
-    {{.u32_key = "llama.block_count", .u32 = 3}, PL_ERR_FORMAT, {"blk.2.attn_norm.weight", "blk.2.ffn_down.weight", "missing"}},
+    {{.u32_key = "llama.block_count", .u32 = 3},
+     PL_ERR_FORMAT,
+     {"blk.2.attn_norm.weight", "blk.2.ffn_down.weight", "missing"}},
     {{.u32_key = "llama.block_count", .u32 = 1}, PL_ERR_UNSUPPORTED, {"blk.1.attn_norm.weight", "not known"}},
     {{.u32_key = "llama.embedding_length", .u32 = 128}, PL_ERR_FORMAT, {"token_embd.weight", "128"}},
     {{.u32_key = "llama.attention.head_count", .u32 = 0}, PL_ERR_FORMAT, {"head_count"}},
     {{.u32_key = "llama.attention.head_count", .u32 = 7}, PL_ERR_FORMAT, {"multiple"}},
     {{.u32_key = "llama.attention.head_count_kv", .u32 = 3}, PL_ERR_FORMAT, {"multiple"}},
-    {{.u32_key = "llama.attention.head_count_kv", .u32 = 4}, PL_ERR_FORMAT, {"blk.0.attn_k.weight", "blk.1.attn_v.weight"}},
+    {{.u32_key = "llama.attention.head_count_kv", .u32 = 4},
+     PL_ERR_FORMAT,
+     {"blk.0.attn_k.weight", "blk.1.attn_v.weight"}},
     {{.u32_key = "llama.attention.key_length", .u32 = 8}, PL_ERR_FORMAT, {"key"}},
     {{.u32_key = "llama.attention.value_length", .u32 = 8}, PL_ERR_UNSUPPORTED, {"values of 8"}},
-    {{.u32_key = "llama.feed_forward_length", .u32 = 96}, PL_ERR_FORMAT, {"blk.0.ffn_gate.weight", "blk.1.ffn_down.weight"}},
+    {{.u32_key = "llama.feed_forward_length", .u32 = 96},
+     PL_ERR_FORMAT,
+     {"blk.0.ffn_gate.weight", "blk.1.ffn_down.weight"}},
     {{.u32_key = "llama.rope.dimension_count", .u32 = 5}, PL_ERR_FORMAT, {"dimension_count"}},
     {{.u32_key = "llama.rope.dimension_count", .u32 = 18}, PL_ERR_FORMAT, {"dimension_count", "18"}},
     {{.f32_key = "llama.rope.freq_base", .f32 = NAN}, PL_ERR_FORMAT, {"freq_base"}},
@@ -160,8 +168,10 @@ START_TEST(units_add_up_to_a_bound_of_the_weights)
 {
     rig_model m;
     rig_model_from_bytes(&m, tiny_gguf(.n_layer = 3, .type = PL_TYPE_Q8_0));
-    pl_stage_shape shape = {.layer_end = 3, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16};
-    uint64_t sum = pl_model_unit_bytes(m.p, PL_UNIT_EMBED) + pl_model_unit_bytes(m.p, PL_UNIT_HEAD), macs = pl_model_unit_macs(m.p, PL_UNIT_HEAD);
+    pl_stage_shape shape = {
+        .layer_end = 3, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16};
+    uint64_t sum = pl_model_unit_bytes(m.p, PL_UNIT_EMBED) + pl_model_unit_bytes(m.p, PL_UNIT_HEAD),
+             macs = pl_model_unit_macs(m.p, PL_UNIT_HEAD);
     for (int32_t l = 0; l < 3; l++) {
         sum += pl_model_unit_bytes(m.p, l);
         macs += pl_model_unit_macs(m.p, l);
@@ -178,20 +188,29 @@ END_TEST
 
 static pl_rope_params rope_params(void)
 {
-    return (pl_rope_params){.n_rot = 64, .freq_base = 10000, .scaling = PL_ROPE_SCALING_LINEAR, .factor = 1, .n_ctx_orig = 2048, .ext_factor = 1,
-                            .attn_factor = 1, .beta_fast = 32, .beta_slow = 1};
+    return (pl_rope_params){.n_rot = 64,
+                            .freq_base = 10000,
+                            .scaling = PL_ROPE_SCALING_LINEAR,
+                            .factor = 1,
+                            .n_ctx_orig = 2048,
+                            .ext_factor = 1,
+                            .attn_factor = 1,
+                            .beta_fast = 32,
+                            .beta_slow = 1};
 }
 
-static void ck_rope(const pl_rope_params *p, const float *factors, int32_t pos, int32_t i, double angle, double magnitude)
+static void ck_rope(const pl_rope_params *p, const float *factors, int32_t pos, int32_t i, double angle,
+                    double magnitude)
 {
     pl_error err = {0};
     pl_rope_table t;
     float row[1024];
     ck_ok(pl_rope_table_init(&t, p, factors, 8192, &err), err);
     pl_rope_table_row(&t, pos, row);
-    ck_assert_msg(fabs(row[2 * i] - magnitude * cos(angle)) < 1e-6 && fabs(row[2 * i + 1] - magnitude * sin(angle)) < 1e-6,
-                  "couple %d at %d: (%.8f, %.8f), not (%.8f, %.8f)", (int)i, (int)pos, (double)row[2 * i], (double)row[2 * i + 1], magnitude * cos(angle),
-                  magnitude * sin(angle));
+    ck_assert_msg(fabs(row[2 * i] - magnitude * cos(angle)) < 1e-6 &&
+                      fabs(row[2 * i + 1] - magnitude * sin(angle)) < 1e-6,
+                  "couple %d at %d: (%.8f, %.8f), not (%.8f, %.8f)", (int)i, (int)pos, (double)row[2 * i],
+                  (double)row[2 * i + 1], magnitude * cos(angle), magnitude * sin(angle));
     pl_rope_table_fini(&t);
 }
 
@@ -219,7 +238,8 @@ START_TEST(yarn_keeps_fast_couples_and_stretches_slow_ones)
     p.factor = 4;
     double magnitude = 1 + 0.1 * log(4);
     /* By the paper's formula the ramp runs from couple 8.06 to 20.1: floor 8, ceil 21. */
-    double low = floor(64 * log(2048 / (32 * 2 * M_PI)) / (2 * log(10000))), high = ceil(64 * log(2048 / (2 * M_PI)) / (2 * log(10000)));
+    double low = floor(64 * log(2048 / (32 * 2 * M_PI)) / (2 * log(10000))),
+           high = ceil(64 * log(2048 / (2 * M_PI)) / (2 * log(10000)));
     for (int32_t i = 0; i < 32; i++) {
         double f = pow(10000, -2.0 * i / 64), keep = 1 - fmin(1, fmax(0, (i - low) / (high - low)));
         ck_rope(&p, NULL, 1000, i, 1000 * (f / 4 * (1 - keep) + f * keep), magnitude);
@@ -271,7 +291,8 @@ static void fill(pl_kv *kv, int32_t seq, const int32_t *blocks, int32_t n_blocks
 START_TEST(bad_operations_are_refused_and_change_nothing)
 {
     pl_kv *kv = new_kv(3, 8, 128);
-    const int32_t blocks[] = {5, 2}, high = 8, negative = -1, used = 2, twice[] = {3, 3}, five[] = {0, 1, 3, 4, 6}, free_block = 7;
+    const int32_t blocks[] = {5, 2}, high = 8, negative = -1, used = 2, twice[] = {3, 3}, five[] = {0, 1, 3, 4, 6},
+                  free_block = 7;
     fill(kv, 1, blocks, 2, 40);
     int32_t n, slot, from;
     for (int i = 0; i < 19; i++) {
@@ -298,8 +319,8 @@ START_TEST(bad_operations_are_refused_and_change_nothing)
         case 13: s = pl_kv_try_truncate(kv, 1, 42, &err); break;
         case 14: s = pl_kv_try_truncate(kv, 1, -1, &err); break;
         case 15: s = pl_kv_try_close(kv, 2, &err); break;
-        case 16: s = pl_kv_try_fork(kv, 1, 0, 0, NULL, 0, &from, &err); break;             /* not empty */
-        case 17: s = pl_kv_try_fork(kv, 0, 1, 32, NULL, 0, &from, &err); break;            /* not empty either */
+        case 16: s = pl_kv_try_fork(kv, 1, 0, 0, NULL, 0, &from, &err); break;  /* not empty */
+        case 17: s = pl_kv_try_fork(kv, 0, 1, 32, NULL, 0, &from, &err); break; /* not empty either */
         case 18:
             ck_ok(pl_kv_try_open(kv, 2, &err), err);
             s = pl_kv_try_fork(kv, 2, 1, 33, NULL, 0, &from, &err); /* lacks the block for the copy */
@@ -386,7 +407,8 @@ static Suite *model_suite(void)
 {
     Suite *s = suite_create("model");
     TCase *t = tcase_create("profile");
-    tcase_add_loop_test(t, a_wrong_file_is_refused_with_all_that_is_wrong, 0, sizeof wrong_files / sizeof wrong_files[0]);
+    tcase_add_loop_test(t, a_wrong_file_is_refused_with_all_that_is_wrong, 0,
+                        sizeof wrong_files / sizeof wrong_files[0]);
     tcase_add_test(t, what_a_file_may_leave_out_or_have_more_is_accepted);
     tcase_add_test(t, the_tensors_of_all_splits_are_those_of_the_model);
     tcase_add_test(t, units_add_up_to_a_bound_of_the_weights);
@@ -404,4 +426,7 @@ static Suite *model_suite(void)
     return s;
 }
 
-int main(void) { return ck_run(model_suite(), NULL); }
+int main(void)
+{
+    return ck_run(model_suite(), NULL);
+}

@@ -41,9 +41,18 @@ START_TEST(a_bad_batch_is_refused_and_changes_nothing)
     } cases[] = {
         {"no parameters", {.kind = PL_KV_OPEN, .seq = 1}, next, 1},
         {"bad parameters", {.kind = PL_KV_OPEN, .seq = 1, .params = &bad}, next, 1},
-        {"a known token too large", {.kind = PL_KV_OPEN, .seq = 1, .params = &good, .tokens = &too_large, .n_tokens = 1}, next, 1},
-        {"a known token below zero", {.kind = PL_KV_OPEN, .seq = 1, .params = &good, .tokens = &minus, .n_tokens = 1}, next, 1},
-        {"too many known tokens", {.kind = PL_KV_OPEN, .seq = 1, .params = &good, .tokens = many, .n_tokens = 65}, next, 1},
+        {"a known token too large",
+         {.kind = PL_KV_OPEN, .seq = 1, .params = &good, .tokens = &too_large, .n_tokens = 1},
+         next,
+         1},
+        {"a known token below zero",
+         {.kind = PL_KV_OPEN, .seq = 1, .params = &good, .tokens = &minus, .n_tokens = 1},
+         next,
+         1},
+        {"too many known tokens",
+         {.kind = PL_KV_OPEN, .seq = 1, .params = &good, .tokens = many, .n_tokens = 65},
+         next,
+         1},
         {"no such sequence", {.kind = PL_KV_OPEN, .seq = 4, .params = &good}, next, 1},
         {"an open sequence", {.kind = PL_KV_OPEN, .seq = 0, .params = &good}, next, 1},
         {"an operation that is none", {.kind = (pl_kv_kind)9, .seq = 0}, next, 1},
@@ -61,7 +70,11 @@ START_TEST(a_bad_batch_is_refused_and_changes_nothing)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pl_error err = {0};
         pl_row rows[9] = {cases[i].row};
-        pl_micro_batch mb = {.ops = &cases[i].op, .n_ops = cases[i].op.kind != 0, .rows = rows, .n_rows = cases[i].n_rows, .logits_out = after};
+        pl_micro_batch mb = {.ops = &cases[i].op,
+                             .n_ops = cases[i].op.kind != 0,
+                             .rows = rows,
+                             .n_rows = cases[i].n_rows,
+                             .logits_out = after};
         pl_status s = pl_stage_run(r.stages[0], &mb, &err);
         ck_assert_msg(s == PL_ERR_INVALID, "%s gave %s", cases[i].what, pl_status_name(s));
         ck_assert(err.text[0] != 0);
@@ -152,7 +165,8 @@ START_TEST(a_penalty_sees_the_prompt_and_what_was_sampled)
     params.repeat_last_n = -1;
     int32_t blocks[8], seen[N_VOCAB] = {0};
     for (int32_t i = 0; i < 8; i++) blocks[i] = i;
-    const pl_kv_op ops[] = {{.kind = PL_KV_OPEN, .params = &params}, {.kind = PL_KV_EXTEND, .blocks = blocks, .n_blocks = 8}};
+    const pl_kv_op ops[] = {{.kind = PL_KV_OPEN, .params = &params},
+                            {.kind = PL_KV_EXTEND, .blocks = blocks, .n_blocks = 8}};
     pl_micro_batch open = {.ops = ops, .n_ops = 2};
     ck_ok(rig_run(&r, &open, &err), err);
     int32_t out[40];
@@ -175,7 +189,8 @@ START_TEST(a_warm_step_takes_nothing_from_the_heap)
     uint64_t before = 0;
     for (int32_t pos = 0; pos < 100; pos++) { /* across three page boundaries */
         pl_row rows[3];
-        for (int32_t s = 0; s < 3; s++) rows[s] = (pl_row){.seq = s, .pos = pos, .token = (pos * 7 + s) % N_VOCAB, .logits = true};
+        for (int32_t s = 0; s < 3; s++)
+            rows[s] = (pl_row){.seq = s, .pos = pos, .token = (pos * 7 + s) % N_VOCAB, .logits = true};
         if (pos == 3) before = pl_alloc_count();
         ck_ok(run_rows(&r, rows, 3, &err), err);
     }
@@ -211,23 +226,33 @@ START_TEST(the_planned_memory_is_a_tight_bound_for_any_shape_and_batch)
     static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_Q4_1, PL_TYPE_Q6_K};
     const int32_t rows[] = {1, 3, 32, 200, 512}, ctxs[] = {32, 500, 4096};
     rig_model m;
-    rig_model_from_bytes(&m, tiny_gguf(.n_layer = 6, .n_embd = 256, .n_ff = 512, .n_ctx = 4096, .type = types[_i], .tied = true));
+    rig_model_from_bytes(
+        &m, tiny_gguf(.n_layer = 6, .n_embd = 256, .n_ff = 512, .n_ctx = 4096, .type = types[_i], .tied = true));
     for (int n_stages = 1; n_stages <= 3; n_stages++)
         for (int i = 0; i < 5; i++)
             for (int k = 0; k < 3; k++) {
                 rig r;
                 pl_error err = {0};
-                rig_open(&r, &m, .packed = true, .n_stages = n_stages, .n_rows = rows[i], .n_ctx = ctxs[k], .n_seqs = 2, .n_threads = 2);
+                rig_open(&r, &m, .packed = true, .n_stages = n_stages, .n_rows = rows[i], .n_ctx = ctxs[k], .n_seqs = 2,
+                         .n_threads = 2);
                 for (int s = 0; s < n_stages; s++) {
-                    pl_stage_shape shape = {.layer_first = 6 * s / n_stages, .layer_end = 6 * (s + 1) / n_stages, .n_blocks = 2 * r.n_pages, .n_ctx = ctxs[k],
-                                            .n_seqs = 2, .n_rows = rows[i], .n_threads = 2, .kv_type = PL_TYPE_F16};
+                    pl_stage_shape shape = {.layer_first = 6 * s / n_stages,
+                                            .layer_end = 6 * (s + 1) / n_stages,
+                                            .n_blocks = 2 * r.n_pages,
+                                            .n_ctx = ctxs[k],
+                                            .n_seqs = 2,
+                                            .n_rows = rows[i],
+                                            .n_threads = 2,
+                                            .kv_type = PL_TYPE_F16};
                     pl_stage_memory plan = pl_model_stage_memory(m.p, &shape), used = pl_stage_memory_used(r.stages[s]);
                     ck_assert_uint_eq(used.weights, plan.weights);
                     ck_assert_uint_eq(used.kv, plan.kv);
-                    ck_assert_msg(used.compute <= plan.compute && used.compute * 10 >= plan.compute * 9, "compute: %llu of %llu planned",
-                                  (unsigned long long)used.compute, (unsigned long long)plan.compute);
+                    ck_assert_msg(used.compute <= plan.compute && used.compute * 10 >= plan.compute * 9,
+                                  "compute: %llu of %llu planned", (unsigned long long)used.compute,
+                                  (unsigned long long)plan.compute);
                 }
-                /* Graphs that need more than was planned fail with PL_ERR_INTERNAL: batches of all sizes, with few and many logits. */
+                /* Graphs that need more than was planned fail with PL_ERR_INTERNAL: batches of all sizes, with few and
+                 * many logits. */
                 rig_seq_open(&r, 0, 0);
                 int32_t pos = 0;
                 for (int32_t n = 1; n <= rows[i] && pos + n <= ctxs[k]; n = n * 2 + 1) {
@@ -235,7 +260,8 @@ START_TEST(the_planned_memory_is_a_tight_bound_for_any_shape_and_batch)
                         if (pos + n > ctxs[k]) break;
                         static pl_row batch[512];
                         static pl_sampled sampled[512];
-                        for (int32_t b = 0; b < n; b++) batch[b] = (pl_row){.seq = 0, .pos = pos + b, .token = b % N_VOCAB, .logits = b < wanted};
+                        for (int32_t b = 0; b < n; b++)
+                            batch[b] = (pl_row){.seq = 0, .pos = pos + b, .token = b % N_VOCAB, .logits = b < wanted};
                         pos += n;
                         pl_micro_batch mb = {.rows = batch, .n_rows = n, .sampled = sampled};
                         ck_ok(rig_run(&r, &mb, &err), err);
@@ -263,8 +289,10 @@ START_TEST(what_a_stage_really_takes_is_what_it_says)
     uint64_t taken = (after.uordblks + after.hblkhd) - (before.uordblks + before.hblkhd);
     taken -= 2 * 512 * 256 * sizeof(float); /* the rig's own buffers */
     uint64_t said = used.kv + used.compute; /* all but the weights, which are the rig's */
-    /* Seven of the eight graphs are still to come; two buffers begin on huge pages, and what is skipped before them is never touched. */
-    ck_assert_msg(taken <= said + 2 * (2 << 20) && taken * 10 >= said * 8, "took %llu, said %llu", (unsigned long long)taken, (unsigned long long)said);
+    /* Seven of the eight graphs are still to come; two buffers begin on huge pages, and what is skipped before them is
+     * never touched. */
+    ck_assert_msg(taken <= said + 2 * (2 << 20) && taken * 10 >= said * 8, "took %llu, said %llu",
+                  (unsigned long long)taken, (unsigned long long)said);
     rig_close(&r);
     rig_model_close(&m);
 }
@@ -274,7 +302,8 @@ START_TEST(shapes_out_of_range_are_refused)
 {
     rig_model m;
     rig_model_from_bytes(&m, tiny_gguf());
-    const pl_stage_shape good = {.layer_end = 2, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16};
+    const pl_stage_shape good = {
+        .layer_end = 2, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16};
     for (int i = 0; i < 12; i++) {
         pl_stage_options o = {.shape = good, .poll = -1};
         pl_stage *s;
@@ -294,7 +323,8 @@ START_TEST(shapes_out_of_range_are_refused)
         case 11: o.shape.kv_type = (pl_type)63; break;
         }
         pl_status got = pl_stage_open(&s, m.g, m.p, m.weights[0], &o, &err);
-        ck_assert_msg(got == (i >= 10 ? PL_ERR_UNSUPPORTED : PL_ERR_INVALID) && s == NULL, "case %d gave %s", i, pl_status_name(got));
+        ck_assert_msg(got == (i >= 10 ? PL_ERR_UNSUPPORTED : PL_ERR_INVALID) && s == NULL, "case %d gave %s", i,
+                      pl_status_name(got));
         ck_assert(pl_model_stage_memory(m.p, &o.shape).compute == UINT64_MAX);
     }
     rig_model_close(&m);
@@ -305,7 +335,14 @@ START_TEST(a_failing_heap_is_an_error_and_no_leak)
 {
     rig_model m;
     rig_model_from_bytes(&m, tiny_gguf(.rope_freqs = true));
-    pl_stage_options o = {.shape = {.layer_end = 2, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16}, .poll = -1};
+    pl_stage_options o = {.shape = {.layer_end = 2,
+                                    .n_blocks = 8,
+                                    .n_ctx = 256,
+                                    .n_seqs = 1,
+                                    .n_rows = 32,
+                                    .n_threads = 1,
+                                    .kv_type = PL_TYPE_F16},
+                          .poll = -1};
     size_t n = pl_gguf_n_tensors(m.g), list[64];
     pl_weight weights[64];
     pl_model_stage_tensors(m.p, 0, 2, list);

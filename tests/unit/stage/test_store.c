@@ -51,7 +51,8 @@ static uint8_t *make_bytes(size_t size, uint32_t seed)
     return data;
 }
 
-static pl_status put(const pl_hash *hash, pl_type type, const int64_t ne[4], const uint8_t *data, size_t size, size_t piece, pl_error *err)
+static pl_status put(const pl_hash *hash, pl_type type, const int64_t ne[4], const uint8_t *data, size_t size,
+                     size_t piece, pl_error *err)
 {
     pl_store_writer *w;
     uint64_t have;
@@ -67,9 +68,10 @@ static const struct {
     pl_type type;
     int64_t ne[4];
 } shapes[] = {
-    {PL_TYPE_F32, {7, 1, 1, 1}},       {PL_TYPE_F32, {64, 15, 1, 1}},     {PL_TYPE_Q4_1, {64, 16, 1, 1}},   {PL_TYPE_Q4_1, {96, 37, 1, 1}},
-    {PL_TYPE_Q8_0, {576, 4100, 1, 1}}, {PL_TYPE_Q6_K, {256, 5003, 1, 1}}, {PL_TYPE_F16, {33, 64, 2, 1}},    {PL_TYPE_BF16, {512, 8211, 1, 1}},
-    {PL_TYPE_Q5_0, {32, 31, 1, 1}},    {PL_TYPE_Q4_K, {256, 33, 1, 1}},   {PL_TYPE_F32, {100000, 31, 1, 1}},
+    {PL_TYPE_F32, {7, 1, 1, 1}},     {PL_TYPE_F32, {64, 15, 1, 1}},     {PL_TYPE_Q4_1, {64, 16, 1, 1}},
+    {PL_TYPE_Q4_1, {96, 37, 1, 1}},  {PL_TYPE_Q8_0, {576, 4100, 1, 1}}, {PL_TYPE_Q6_K, {256, 5003, 1, 1}},
+    {PL_TYPE_F16, {33, 64, 2, 1}},   {PL_TYPE_BF16, {512, 8211, 1, 1}}, {PL_TYPE_Q5_0, {32, 31, 1, 1}},
+    {PL_TYPE_Q4_K, {256, 33, 1, 1}}, {PL_TYPE_F32, {100000, 31, 1, 1}},
 };
 
 START_TEST(what_goes_in_comes_out_in_any_pieces)
@@ -101,7 +103,8 @@ START_TEST(what_goes_in_comes_out_in_any_pieces)
         pl_buf out = {0};
         if (size / pieces[p] > 3000) continue;
         for (uint64_t at = 0; at < size; at += pieces[p])
-            ck_ok(pl_store_read(store, &hash, at, size - at < pieces[p] ? (size_t)(size - at) : pieces[p], &out, &err), err);
+            ck_ok(pl_store_read(store, &hash, at, size - at < pieces[p] ? (size_t)(size - at) : pieces[p], &out, &err),
+                  err);
         ck_assert(out.size == size && memcmp(out.data, data, size) == 0);
         pl_buf_fini(&out);
     }
@@ -204,7 +207,8 @@ START_TEST(a_shape_that_does_not_have_that_size_is_refused)
         {(pl_type)100000, {1, 1, 1, 1}, 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        ck_status(pl_store_begin(store, &hash, bad[i].type, bad[i].ne, bad[i].size, &w, &have, &err), PL_ERR_FORMAT, err);
+        ck_status(pl_store_begin(store, &hash, bad[i].type, bad[i].ne, bad[i].size, &w, &have, &err), PL_ERR_FORMAT,
+                  err);
 }
 END_TEST
 
@@ -229,8 +233,10 @@ START_TEST(damage_is_found)
     const struct {
         long at;
         bool cut, at_start; /* a start checks header and size only */
-    } damages[] = {{0, false, true}, {9, false, true}, {13, false, true}, {17, false, true}, {50, false, true}, {60, false, true}, {90, false, true},
-                   {97, false, true}, {10, true, true}, {4096, true, true}, {4097, true, true}, {4096, false, false}, {4096 + 1000, false, false}};
+    } damages[] = {{0, false, true},           {9, false, true},   {13, false, true},  {17, false, true},
+                   {50, false, true},          {60, false, true},  {90, false, true},  {97, false, true},
+                   {10, true, true},           {4096, true, true}, {4097, true, true}, {4096, false, false},
+                   {4096 + 1000, false, false}};
     pl_error err = {0};
     const int64_t ne[4] = {64, 40, 1, 1};
     size_t size = pl_type_row_size(PL_TYPE_Q4_1, 64) * 40;
@@ -254,7 +260,8 @@ START_TEST(damage_is_found)
             damage(tensor_path("tensors", &hash), damages[i].at, damages[i].cut);
         }
         ck_ok(pl_store_verify(store, &report, &err), err);
-        ck_assert_msg(report.n == 2 && report.n_bad == 1, "case %d: %d of %d are bad", (int)i, (int)report.n_bad, (int)report.n);
+        ck_assert_msg(report.n == 2 && report.n_bad == 1, "case %d: %d of %d are bad", (int)i, (int)report.n_bad,
+                      (int)report.n);
         ck_assert(!pl_store_has(store, &hash, NULL) && pl_store_has(store, &other, NULL));
     }
     pl_free(data);
@@ -336,7 +343,8 @@ START_TEST(without_a_cache_the_file_is_used_as_it_is)
     ck_ok(pl_loaded_from_file(&l, NULL, m.g, m.p, 0, 1, NULL, NULL, &err), err);
     size_t list[64];
     ck_assert(pl_model_stage_tensors(m.p, 0, 1, list) > 0);
-    ck_assert(pl_loaded_weights(l)[0].layout == PL_LAYOUT_PLAIN && pl_loaded_weights(l)[0].data == pl_gguf_tensor_at(m.g, list[0])->data);
+    ck_assert(pl_loaded_weights(l)[0].layout == PL_LAYOUT_PLAIN &&
+              pl_loaded_weights(l)[0].data == pl_gguf_tensor_at(m.g, list[0])->data);
     pl_loaded_close(l);
     rig_model_close(&m);
 }
