@@ -32,7 +32,7 @@ typedef struct pl_coordinator_options {
     uint64_t seed;               /* for requests that bring none; 0: from the system */
 } pl_coordinator_options;
 
-/* The model: g, profile and hashes (one per tensor of g) are borrowed. is_eog: whether a token ends a generation. */
+/* The model: gguf, profile and hashes (one per tensor) are borrowed until the net is freed, as pieces of the file may be on their way to nodes. is_eog: whether a token ends a generation. */
 typedef struct pl_coordinator_model {
     const pl_gguf *gguf;
     const pl_model_profile *profile;
@@ -54,7 +54,7 @@ typedef enum { PL_FINISH_STOP, PL_FINISH_LENGTH, PL_FINISH_CANCELLED, PL_FINISH_
 typedef struct pl_request_events {
     /* A token was emitted (not for the end-of-generation token). */
     void (*token)(void *user, const pl_sampled *token);
-    /* The request ended; its pointer is dead when this returns. err: for PL_FINISH_ERROR. */
+    /* The request ended; its pointer is dead when this returns. err: for PL_FINISH_ERROR; NULL for STOP and LENGTH. Called once for each that was submitted. */
     void (*end)(void *user, pl_finish why, const pl_error *err);
 } pl_request_events;
 

@@ -427,10 +427,10 @@ static void come_up(pl_coordinator *c)
     uint64_t hop_ns = 0;
     for (int32_t i = 0; i < p->n_stages; i++)
         if (p->stages[i].member->rtt_ns > hop_ns) hop_ns = p->stages[i].member->rtt_ns;
-    /* One group per stage keeps all busy; one or two more where the network takes a good part of a stage's time. More groups are smaller ones,
-     * and each reads the weights anew. */
+    /* One group per stage keeps all busy but for the hops. One more hides a hop, but makes groups smaller, and each reads all weights anew: with S stages it
+     * pays when the hop is more than about a stage's time, and costs up to 1 in S + 1 where it is less. */
     double stage_ns = p->plan.slowest_s * 1e9;
-    int32_t more = (double)hop_ns * 10 <= stage_ns ? 0 : (double)hop_ns <= stage_ns ? 1 : 2;
+    int32_t more = (double)hop_ns * 2 <= stage_ns ? 0 : (double)hop_ns <= stage_ns * 2 ? 1 : 2;
     p->groups = p->n_stages + more;
     p->credits = c->options.credits;
     pl_sched_shape shape = {.n_blocks = p->plan.n_blocks, .n_rows = p->plan.n_rows, .n_stages = p->n_stages, .groups = p->groups, .in_flight = p->groups + 1};
