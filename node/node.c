@@ -348,12 +348,13 @@ static void set_tick(pl_node *n, uint64_t heartbeat_ns)
 
 /* --- Hello --- */
 
+static const pl_key no_key; /* of every peer on an unencrypted net */
+
 static bool same_coordinator(const pl_node *n, const node_peer *p, const Paceline__Hello *h)
 {
-    static const pl_key none;
     if (!pl_key_eq(&n->coordinator.key, &p->link->peer)) return false;
     /* Without keys the name has to do. */
-    return !pl_key_eq(&none, &p->link->peer) || strcmp(n->coordinator.name, h->name) == 0;
+    return !pl_key_eq(&no_key, &p->link->peer) || strcmp(n->coordinator.name, h->name) == 0;
 }
 
 static void coordinator_hello(node_peer *p, const Paceline__Hello *h)
@@ -372,9 +373,16 @@ static void coordinator_hello(node_peer *p, const Paceline__Hello *h)
         return;
     }
     node_peer *old = n->coordinator.peer;
-    if (old && h->incarnation == n->coordinator.incarnation && pl_loop_now(n->loop) - old->heard_ns < n->dead_after_ns / 2) {
+    bool alive = old && pl_loop_now(n->loop) - old->heard_ns < n->dead_after_ns / 2;
+    if (alive && h->incarnation == n->coordinator.incarnation) {
         /* Both dialed. One link is enough, and the first is alive. */
         pl_fail(&err, PL_ERR_INVALID, "node %s already has a link to coordinator %s", n->name, n->coordinator.name);
+        refuse(p, &err);
+        return;
+    }
+    if (alive && pl_key_eq(&no_key, &p->link->peer)) {
+        /* Without keys another coordinator of the same name looks like the first one restarted; but that one's old link would be silent. */
+        pl_fail(&err, PL_ERR_INVALID, "node %s works for coordinator %s", n->name, n->coordinator.name);
         refuse(p, &err);
         return;
     }
