@@ -1,85 +1,94 @@
 #!/usr/bin/env python3
-"""llama.cpp, as llama-cpp-python builds it, on one file: pp512, tg64 and batch8, measured the way llama-bench does.
+"""llama.cpp, as llama-cpp-python builds it, runs bench/race's tests on one file.
 
-Prints one JSON object per test: {"test": ..., "tok_s": ...}. The models' files are read by the library alone.
+Usage: peer_llama.py -m FILE -t THREADS TEST ...
+
+Prints a first line about the library. Then each line on stdin is one of the tests, and gets one line as its answer:
+{"test": "tg64", "tok_s": ...}. The tests are those of paceline-bench-stage; they are run as llama-bench runs them, by the
+library's C interface, without sampling: ppN is one batch of N tokens with the logits of the last, tgN is N batches of one token,
+batchN is STEPS batches of N tokens of N sequences. Context settings are the library's defaults, but for sizes and threads.
 """
 import argparse
-import ctypes
 import json
 import os
+import re
+import sys
 import time
 
-import llama_cpp as L
+import llama_cpp as llama
+
+STEPS = 32  # as in stage.c
+UBATCH = 512
+
+
+class Test:
+    """One test with a context of its own."""
+
+    def __init__(self, model, name, n_threads):
+        kind, n = re.fullmatch(r"(pp|tg|batch)(\d+)", name).groups()
+        self.name, self.kind, self.n = name, kind, int(n)
+        self.n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+        n_seqs = self.n if kind == "batch" else 1
+        per_seq = STEPS if kind == "batch" else self.n
+        params = llama.llama_context_default_params()
+        params.n_ctx = n_seqs * ((per_seq + 255) // 256 * 256)
+        params.n_batch = max(self.n, UBATCH) if kind != "tg" else UBATCH
+        params.n_ubatch = UBATCH
+        params.n_seq_max = n_seqs
+        params.n_threads = params.n_threads_batch = n_threads
+        self.context = llama.llama_init_from_model(model, params)
+        if not self.context:
+            sys.exit("peer: the context cannot be made")
+        self.batch = llama.llama_batch_init(params.n_batch, 0, 1)
+
+    def decode(self, rows, all_logits):
+        batch = self.batch
+        batch.n_tokens = len(rows)
+        for i, (token, pos, seq) in enumerate(rows):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token % self.n_vocab, pos, 1
+            batch.seq_id[i][0] = seq
+            batch.logits[i] = 1 if all_logits or i == len(rows) - 1 else 0
+        if llama.llama_decode(self.context, batch) != 0:
+            sys.exit("peer: llama_decode failed")
+        llama.llama_synchronize(self.context)
+
+    def run(self):
+        """Tokens per second."""
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), False)
+        n = self.n
+        if self.kind == "pp":
+            steps = [([(i * 7919 + 11, i, 0) for i in range(n)], False)]
+        elif self.kind == "tg":
+            steps = [([(i * 7919 + 11, i, 0)], True) for i in range(n)]
+        else:
+            steps = [([(i * n + s, i, s) for s in range(n)], True) for i in range(STEPS)]
+        start = time.perf_counter()
+        for rows, all_logits in steps:
+            self.decode(rows, all_logits)
+        return sum(len(rows) for rows, _ in steps) / (time.perf_counter() - start)
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("-m", required=True)
-    p.add_argument("-t", type=int, default=2)
-    p.add_argument("--tests", default="pp512,tg64,batch8")
-    o = p.parse_args()
-    quiet = L.llama_log_callback(lambda *_: None)
-    L.llama_log_set(quiet, None)
-    L.llama_backend_init()
-    mp = L.llama_model_default_params()
-    mp.n_gpu_layers = 0
-    model = L.llama_model_load_from_file(o.m.encode(), mp)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-m", required=True)
+    parser.add_argument("-t", type=int, default=2)
+    parser.add_argument("tests", nargs="+")
+    options = parser.parse_args()
+    quiet = llama.llama_log_callback(lambda *_: None)
+    llama.llama_log_set(quiet, None)
+    llama.llama_backend_init()
+    params = llama.llama_model_default_params()
+    params.n_gpu_layers = 0
+    model = llama.llama_model_load_from_file(options.m.encode(), params)
     if not model:
-        raise SystemExit("peer: the model cannot be loaded")
-    vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
-    for test in o.tests.split(","):
-        n = int("".join(c for c in test if c.isdigit()))
-        kind = test.rstrip("0123456789")
-        cp = L.llama_context_default_params()
-        cp.n_ctx = 64 * 40 if kind == "batch" else max(n, 128) + 64
-        cp.n_batch = cp.n_ubatch = 512
-        cp.n_seq_max = n if kind == "batch" else 1
-        cp.n_threads = cp.n_threads_batch = o.t
-        ctx = L.llama_init_from_model(model, cp)
-        batch = L.llama_batch_init(512, 0, 1)
-
-        def fill(rows, logits_last_only):
-            batch.n_tokens = len(rows)
-            for i, (token, pos, seq) in enumerate(rows):
-                batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, pos, 1
-                batch.seq_id[i][0] = seq
-                batch.logits[i] = 1 if not logits_last_only or i == len(rows) - 1 else 0
-
-        def decode(rows, logits_last_only=True):
-            fill(rows, logits_last_only)
-            if L.llama_decode(ctx, batch) != 0:
-                raise SystemExit("peer: llama_decode failed")
-            L.llama_synchronize(ctx)
-
-        def clear():
-            L.llama_memory_clear(L.llama_get_memory(ctx), False)
-
-        def token(i):
-            return (i * 7919 + 11) % vocab
-
-        def run():
-            clear()
-            if kind == "pp":
-                start = time.perf_counter()
-                decode([(token(i), i, 0) for i in range(n)])
-                return n / (time.perf_counter() - start)
-            if kind == "tg":
-                start = time.perf_counter()
-                for i in range(n):
-                    decode([(token(i), i, 0)])
-                return n / (time.perf_counter() - start)
-            steps = 32
-            decode([(token(s), 0, s) for s in range(n)], False)
-            start = time.perf_counter()
-            for i in range(1, steps + 1):
-                decode([(token(i * n + s), i, s) for s in range(n)], False)
-            return n * steps / (time.perf_counter() - start)
-
-        run()  # warm
-        print(json.dumps({"test": test, "tok_s": run()}), flush=True)
-        L.llama_batch_free(batch)
-        L.llama_free(ctx)
-    os._exit(0)  # the library's teardown is not our business
+        sys.exit("peer: the model cannot be loaded")
+    tests = {name: Test(model, name, options.t) for name in options.tests}
+    print(json.dumps({"peer": "llama-cpp-python " + llama.__version__, "system": llama.llama_print_system_info().decode()}), flush=True)
+    for line in sys.stdin:
+        name = line.strip()
+        print(json.dumps({"test": name, "tok_s": tests[name].run()}), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # the library's own end is not measured, and has crashed where its log callback was gone already
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
  * there is one thing to make fast: a barrier is one atomic addition per thread and one store by the last of them.
  *
  * Waiting has three steps. Spinning reaches the next barrier in some hundred nanoseconds when the others run, and only
- * steals their time when they do not. So it is done only (1) while the threads of all pools of this process have
- * processors enough, and (2) while it pays: a thread that spun its whole budget for nothing a few times in a row stops
+ * steals their time when they do not. So it is done only (1) while the threads of all jobs of this process have
+ * processors enough (a pool without a job sleeps and counts for nothing), and (2) while it pays: a thread that spun its whole budget for nothing a few times in a row stops
  * spinning, for more and more waits, and then tries again. (2) is what notices other processes on the same processors,
  * which no count of our own threads can see. Next the thread yields once, and at last it sleeps on a futex.
  * Sleepers are counted, so that whoever ends the wait makes a system call only when somebody sleeps. */
@@ -74,7 +74,7 @@ typedef struct habit {
 
 static _Thread_local habit barrier_habit, start_habit;
 
-static _Atomic int live_threads; /* of all pools of the process, callers included */
+static _Atomic int running_threads; /* of all pools of the process that have a job, callers included */
 
 /* As they were at the first pool: pinning the caller narrows what its own thread, and threads it starts, may use. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -100,9 +100,10 @@ static bool changed(event *e, uint32_t from)
     return atomic_load_explicit(&e->value, memory_order_acquire) != from;
 }
 
-static bool may_spin(habit *h)
+/* more: threads that would run beside those that are counted. */
+static bool may_spin(habit *h, int more)
 {
-    if (atomic_load_explicit(&live_threads, memory_order_relaxed) > processors) return false;
+    if (atomic_load_explicit(&running_threads, memory_order_relaxed) + more > processors) return false;
     if (!h->rest) return true;
     h->rest--;
     return false;
@@ -122,10 +123,10 @@ static bool spin(event *e, uint32_t from, uint64_t budget_ns)
     }
 }
 
-static void wait_for_change(event *e, uint32_t from, uint64_t budget_ns, habit *h)
+static void wait_for_change(event *e, uint32_t from, uint64_t budget_ns, habit *h, int more)
 {
     if (changed(e, from)) return;
-    if (budget_ns && may_spin(h)) {
+    if (budget_ns && may_spin(h, more)) {
         if (spin(e, from, budget_ns)) {
             h->misses = 0;
             h->next_rest = 0;
@@ -164,7 +165,7 @@ void pl_team_barrier(pl_team *t)
         signal_change(&t->passed);
         return;
     }
-    wait_for_change(&t->passed, passed, t->budget_ns, &barrier_habit);
+    wait_for_change(&t->passed, passed, t->budget_ns, &barrier_habit, 0);
 }
 
 int64_t pl_team_next(pl_team *t)
@@ -193,7 +194,7 @@ static void *work(void *arg)
     pl_pool *p = w->pool;
     if (p->pin) pin_to(w->i);
     for (uint32_t job = 0;; job++) {
-        wait_for_change(&p->start, job, p->team.budget_ns, &start_habit);
+        wait_for_change(&p->start, job, p->team.budget_ns, &start_habit, p->n);
         if (atomic_load(&p->stop)) return NULL;
         p->fn(&p->team, w->i, p->n, p->user);
         pl_team_barrier(&p->team);
@@ -216,7 +217,6 @@ pl_status pl_pool_new(pl_pool **out, pl_pool_options options, pl_error *err)
     p->team.n = (uint32_t)n;
     p->team.budget_ns = (uint64_t)(options.poll < 0 ? 50 : options.poll) * BUDGET_NS;
     pthread_once(&once, look_at_processors);
-    atomic_fetch_add(&live_threads, n);
     p->workers = pl_calloc((size_t)n, sizeof *p->workers);
     if (!p->workers) {
         pl_pool_free(p);
@@ -252,7 +252,6 @@ void pl_pool_free(pl_pool *p)
     atomic_store(&p->stop, true);
     signal_change(&p->start);
     for (int i = 0; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
-    atomic_fetch_sub(&live_threads, p->n);
     pl_free(p->workers);
     pl_free(p);
 }
@@ -271,11 +270,13 @@ void pl_pool_run(pl_pool *p, void (*fn)(pl_team *team, int i_thread, int n_threa
         if (!pinned) pin_to(0);
         pinned = true;
     }
+    atomic_fetch_add_explicit(&running_threads, p->n, memory_order_relaxed);
     p->fn = fn;
     p->user = user;
     atomic_store_explicit(&p->team.next, 0, memory_order_relaxed);
     if (p->n > 1) signal_change(&p->start);
     fn(&p->team, 0, p->n, user);
     if (p->n > 1) pl_team_barrier(&p->team);
+    atomic_fetch_sub_explicit(&running_threads, p->n, memory_order_relaxed);
     atomic_store(&p->running, false);
 }

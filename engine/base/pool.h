@@ -1,6 +1,6 @@
 /* A pool of long-lived threads that run one job at a time, all of them together.
  *
- * Waiting is polite: a thread spins for a short while only when every thread of every pool in the process can
+ * Waiting is polite: a thread spins for a short while only when every thread of every job in the process can
  * have a processor of its own; then it yields, then it sleeps on a futex. So five pools of two threads on two processors slow
  * down in proportion and do not collapse.
  * Threads: pl_pool_run is called by one thread at a time, which takes part as thread 0. Nested use is refused
