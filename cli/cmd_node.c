@@ -5,6 +5,7 @@
 #include "cli/cluster.h"
 #include "cli/commands.h"
 #include "cli/groups.h"
+#include "cli/progress.h"
 #include "engine/base/log.h"
 
 static const option_row join_rows[] = {
@@ -20,7 +21,25 @@ typedef struct worker {
     local_node local;
     int signal_fd, n_signals;
     void *signals;
+    pl_timer *look;
+    progress bar;
+    bool fetching;
 } worker;
+
+static const uint64_t look_ns = 100000000u;
+
+/* The bar while tensors are fetched. */
+static void on_look(void *user)
+{
+    worker *w = user;
+    pl_node_report r;
+    pl_node_get_report(w->local.node, &r);
+    bool fetching = r.fetch_total_bytes > 0;
+    if (fetching && !w->fetching) progress_start(&w->bar, "Fetching tensors", w->o->quiet);
+    if (fetching) progress_show(&w->bar, r.fetch_done_bytes, r.fetch_total_bytes);
+    else if (w->fetching) progress_end(&w->bar);
+    w->fetching = fetching;
+}
 
 static void on_left(void *user) { pl_loop_uv_stop(((worker *)user)->loop); }
 
@@ -55,7 +74,7 @@ static pl_status start(worker *w, pl_error *err)
         PL_TRY(pl_node_join(w->local.node, address, w->keys.plain ? NULL : &key, err));
     }
     pl_log(PL_LOG_INFO, "listening", "address=%s", pl_net_address(w->local.net));
-    return PL_OK;
+    return pl_timer_start(w->loop, look_ns, look_ns, on_look, w, &w->look, err);
 }
 
 static int run(const cli_options *o, int argc, char **argv)
@@ -71,6 +90,7 @@ static int run(const cli_options *o, int argc, char **argv)
     }
     if (start(&w, &err) == PL_OK) pl_loop_uv_run(w.loop);
     else code = cli_fail(&err);
+    if (w.loop) pl_timer_stop(w.loop, w.look);
     local_node_stop(&w.local);
     keyring_close(&w.keys);
     if (w.loop) {

@@ -42,5 +42,6 @@ typedef struct pl_node_report {
     uint64_t epoch;
     int32_t layer_first, layer_end;
     uint64_t frames, rows, busy_ns, memory_bytes, stale_frames;
+    uint64_t fetch_done_bytes, fetch_total_bytes; /* of the tensors that are being fetched; 0, 0 when none are */
 } pl_node_report;
 void pl_node_get_report(const pl_node *n, pl_node_report *out);

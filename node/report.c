@@ -46,6 +46,9 @@ void pl_node_get_report(const pl_node *n, pl_node_report *out)
     out->epoch = s->epoch;
     out->layer_first = s->shape.layer_first;
     out->layer_end = s->shape.layer_end;
+    if (s->phase != NODE_PHASE_TENSORS) return;
+    out->fetch_done_bytes = s->fetch.done_bytes;
+    out->fetch_total_bytes = s->fetch.total_bytes;
 }
 
 const char *node_invariants(const pl_node *n)
