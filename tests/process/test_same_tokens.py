@@ -68,16 +68,12 @@ class SameTokens(unittest.TestCase):
         if (name, nodes) not in self.budgets:
             with self.cluster(name, path, None, 1) as c:
                 c.wait_ready()
-                whole = sum(s["memory_bytes"] for s in c.stages())
-            low, high = whole // (2 * nodes), whole
-            for _ in range(12):
+                whole = c.stages()[0]["weights_bytes"] * 2
+            low, high = whole // (3 * nodes), whole
+            for _ in range(14):
                 mem = (low + high) // 2
                 with self.cluster(name, path, mem, nodes) as c:
-                    try:
-                        c.wait_ready(3)
-                        n = len(c.stages())
-                    except AssertionError:
-                        n = nodes + 1  # does not fit
+                    n = c.planned_stages(nodes) or nodes + 1  # more than there are
                 if n == nodes:
                     self.budgets[name, nodes] = mem
                     break
