@@ -430,6 +430,41 @@ START_TEST(the_youngest_gives_up_its_blocks_and_comes_back)
 }
 END_TEST
 
+START_TEST(a_token_that_comes_twice_counts_once)
+{
+    world *w = malloc(sizeof *w);
+    world_init(w, 11, 2, 256, (pl_sched_shape){.n_blocks = 5, .n_rows = 64, .n_stages = 1, .groups = 2, .in_flight = 3});
+    client *a = submit(w, 64, 100), *b = submit(w, 1, 60);
+    a->request->ignore_eos = a->ignore_eos = b->request->ignore_eos = b->ignore_eos = true;
+    /* The older one takes the blocks of the younger, whose sample is still under way. */
+    ck_assert(send_one(w));
+    while (!w->s.n_preempted) {
+        answer_one(w);
+        while (!w->s.n_preempted && send_one(w)) {}
+    }
+    ck_assert_int_eq(b->request->state, PL_REQUEST_WAITING);
+    bool under_way = false;
+    for (int32_t i = 0; i < w->n_flights; i++)
+        for (int32_t k = 0; k < w->flights[i].n; k++) under_way |= w->flights[i].pos[k] == b->request->n_tokens;
+    ck_assert(under_way);
+    /* Then the older one goes, and the younger asks for the same token again before the first answer is there. */
+    pl_sched_end(&w->s, a->request, PL_FINISH_CANCELLED, NULL);
+    pl_sched_flush(&w->s);
+    int32_t before = b->n_got;
+    while (send_one(w)) {}
+    ck_assert_int_eq(b->request->n_sent, b->request->n_tokens);
+    while (w->n_flights) answer_one(w);
+    ck_assert_int_eq(b->n_got, before + 1);
+    while (w->s.n_open) {
+        while (send_one(w)) {}
+        answer_one(w);
+    }
+    check_client(w, b, false);
+    pl_sched_fini(&w->s);
+    free(w);
+}
+END_TEST
+
 START_TEST(what_can_never_fit_is_refused_with_numbers)
 {
     world *w = malloc(sizeof *w);
@@ -565,6 +600,7 @@ Suite *scheduler_suite(void)
     tcase_add_test(t, a_lone_prompt_fills_frames_and_the_pipeline);
     tcase_add_test(t, many_streams_do_not_lock_out_a_prompt);
     tcase_add_test(t, the_youngest_gives_up_its_blocks_and_comes_back);
+    tcase_add_test(t, a_token_that_comes_twice_counts_once);
     tcase_add_test(t, what_can_never_fit_is_refused_with_numbers);
     tcase_add_test(t, parameters_are_refused_by_name);
     tcase_add_test(t, a_result_that_was_not_asked_for_is_refused);
