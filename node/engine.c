@@ -1,7 +1,8 @@
 /* One thread takes jobs in order; their answers go back to the loop by pl_loop_post, in the same order.
  *
- * Everything that the thread uses (store, header, stage) belongs to it alone while it lives; the loop's thread touches only the two queues, under the
- * lock. A posted answer finds the compute through a mailbox that outlives it: free empties the mailbox, so an answer still under way gives nothing. */
+ * Everything that the thread uses (store, header, stage) belongs to it alone while it lives; the loop's thread touches
+ * only the two queues, under the lock. A posted answer finds the compute through a mailbox that outlives it: free
+ * empties the mailbox, so an answer still under way gives nothing. */
 #include "node/engine.h"
 
 #include "engine/base/alloc.h"
@@ -119,8 +120,14 @@ static void free_job(job *j)
 
 /* --- Jobs, on the compute's thread --- */
 
-static const pl_gguf *header_of(const engine *e) { return e->header_is_local ? e->local : e->header; }
-static const pl_model_profile *profile_of(const engine *e) { return e->header_is_local ? e->local_profile : e->profile; }
+static const pl_gguf *header_of(const engine *e)
+{
+    return e->header_is_local ? e->local : e->header;
+}
+static const pl_model_profile *profile_of(const engine *e)
+{
+    return e->header_is_local ? e->local_profile : e->profile;
+}
 
 /* The local tensor with this hash; false when there is none. */
 static bool find_local(const engine *e, const pl_hash *hash, size_t *at)
@@ -146,12 +153,14 @@ static void do_lookup(engine *e, job *j)
     close_writer(e);
     for (size_t i = 0; i < j->n; i++) {
         j->partial[i] = 0;
-        j->have[i] = (e->local && pl_hash_eq(&j->hashes[i], &e->local_header_hash)) || find_local(e, &j->hashes[i], &at) ||
+        j->have[i] = (e->local && pl_hash_eq(&j->hashes[i], &e->local_header_hash)) ||
+                     find_local(e, &j->hashes[i], &at) ||
                      (e->store && pl_store_has(e->store, &j->hashes[i], &j->partial[i]));
     }
 }
 
-/* Bytes that the part has already are passed over: after a piece was refused the node asks from the beginning, while another process may have written on. */
+/* Bytes that the part has already are passed over: after a piece was refused the node asks from the beginning, while
+ * another process may have written on. */
 static pl_status do_put(engine *e, job *j, pl_error *err)
 {
     if (!e->store) return pl_fail(err, PL_ERR_IO, "there is no cache to keep tensors in");
@@ -227,11 +236,14 @@ static bool all_local(const engine *e, const job *j, const size_t *index)
 static pl_status load_weights(engine *e, job *j, const size_t *index, pl_error *err)
 {
     int32_t first = j->shape.layer_first, end = j->shape.layer_end;
-    if (all_local(e, j, index)) return pl_loaded_from_file(&e->loaded, e->no_pack ? NULL : e->store, e->local, e->local_profile, first, end, NULL, NULL, err);
+    if (all_local(e, j, index))
+        return pl_loaded_from_file(&e->loaded, e->no_pack ? NULL : e->store, e->local, e->local_profile, first, end,
+                                   NULL, NULL, err);
     if (!e->store) return pl_fail(err, PL_ERR_NOT_FOUND, "tensors of another model, and there is no cache");
     for (size_t i = 0; i < j->n; i++) {
         size_t at;
-        if (!pl_store_has(e->store, &j->hashes[i], NULL) && find_local(e, &j->hashes[i], &at)) PL_TRY(pl_store_import(e->store, e->local, at, &j->hashes[i], err));
+        if (!pl_store_has(e->store, &j->hashes[i], NULL) && find_local(e, &j->hashes[i], &at))
+            PL_TRY(pl_store_import(e->store, e->local, at, &j->hashes[i], err));
     }
     return pl_loaded_from_store(&e->loaded, e->store, header_of(e), profile_of(e), first, end, j->hashes, err);
 }
@@ -341,38 +353,57 @@ static void add(engine *e, job described, const pl_hash *hashes)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void vt_lookup(pl_compute *c, const pl_hash *hashes, size_t n, bool *have, uint64_t *partial, void (*done)(void *user, const pl_error *err), void *user)
+static void vt_lookup(pl_compute *c, const pl_hash *hashes, size_t n, bool *have, uint64_t *partial,
+                      void (*done)(void *user, const pl_error *err), void *user)
 {
-    add((engine *)c, (job){.kind = JOB_LOOKUP, .n = n, .have = have, .partial = partial, .done = done, .user = user}, hashes);
+    add((engine *)c, (job){.kind = JOB_LOOKUP, .n = n, .have = have, .partial = partial, .done = done, .user = user},
+        hashes);
 }
 
-static void vt_put(pl_compute *c, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t total, uint64_t offset, pl_part *part,
-                   void (*done)(void *user, const pl_error *err), void *user)
+static void vt_put(pl_compute *c, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t total,
+                   uint64_t offset, pl_part *part, void (*done)(void *user, const pl_error *err), void *user)
 {
-    job j = {.kind = JOB_PUT, .n = 1, .type = type, .total = total, .offset = offset, .part = part, .done = done, .user = user};
+    job j = {.kind = JOB_PUT,
+             .n = 1,
+             .type = type,
+             .total = total,
+             .offset = offset,
+             .part = part,
+             .done = done,
+             .user = user};
     if (type != PL_TYPE_COUNT) memcpy(j.ne, ne, sizeof j.ne);
     add((engine *)c, j, hash);
 }
 
-static void vt_open_header(pl_compute *c, const pl_hash *hash, const pl_gguf **header, const pl_model_profile **profile, void (*done)(void *user, const pl_error *err), void *user)
+static void vt_open_header(pl_compute *c, const pl_hash *hash, const pl_gguf **header, const pl_model_profile **profile,
+                           void (*done)(void *user, const pl_error *err), void *user)
 {
-    add((engine *)c, (job){.kind = JOB_OPEN_HEADER, .n = 1, .header = header, .profile = profile, .done = done, .user = user}, hash);
+    add((engine *)c,
+        (job){.kind = JOB_OPEN_HEADER, .n = 1, .header = header, .profile = profile, .done = done, .user = user}, hash);
 }
 
-static void vt_load(pl_compute *c, const pl_hash *hashes, size_t n, const pl_stage_shape *shape, pl_stage_memory *memory,
-                    void (*done)(void *user, const pl_error *err), void *user)
+static void vt_load(pl_compute *c, const pl_hash *hashes, size_t n, const pl_stage_shape *shape,
+                    pl_stage_memory *memory, void (*done)(void *user, const pl_error *err), void *user)
 {
-    add((engine *)c, (job){.kind = JOB_LOAD, .n = n, .shape = *shape, .memory = memory, .done = done, .user = user}, hashes);
+    add((engine *)c, (job){.kind = JOB_LOAD, .n = n, .shape = *shape, .memory = memory, .done = done, .user = user},
+        hashes);
 }
 
-static void vt_unload(pl_compute *c) { add((engine *)c, (job){.kind = JOB_UNLOAD}, NULL); }
+static void vt_unload(pl_compute *c)
+{
+    add((engine *)c, (job){.kind = JOB_UNLOAD}, NULL);
+}
 
-static void vt_run(pl_compute *c, pl_micro_batch *mb, void (*done)(void *user, const pl_error *err, uint64_t start_ns, uint64_t end_ns), void *user)
+static void vt_run(pl_compute *c, pl_micro_batch *mb,
+                   void (*done)(void *user, const pl_error *err, uint64_t start_ns, uint64_t end_ns), void *user)
 {
     add((engine *)c, (job){.kind = JOB_RUN, .mb = mb, .ran = done, .user = user}, NULL);
 }
 
-static const pl_compute_facts *vt_facts(pl_compute *c) { return &((engine *)c)->facts; }
+static const pl_compute_facts *vt_facts(pl_compute *c)
+{
+    return &((engine *)c)->facts;
+}
 
 static void vt_free(pl_compute *c)
 {
@@ -435,8 +466,12 @@ static pl_status open_local(engine *e, const char *path, pl_error *err)
     return PL_OK;
 }
 
-/* The measured rates are kept beside the cache: the same machine then gets the same layers at its next start, whatever else it was doing at this one. */
-static void rates_path(const engine *e, char *out, size_t size) { snprintf(out, size, "%s/rates-%s-%d.json", e->dir, e->facts.isa, e->facts.n_threads); }
+/* The measured rates are kept beside the cache: the same machine then gets the same layers at its next start, whatever
+ * else it was doing at this one. */
+static void rates_path(const engine *e, char *out, size_t size)
+{
+    snprintf(out, size, "%s/rates-%s-%d.json", e->dir, e->facts.isa, e->facts.n_threads);
+}
 
 static bool rates_read(const engine *e, pl_bench *out)
 {

@@ -11,12 +11,14 @@ typedef struct pl_compute_engine_options {
     const char *store_dir;  /* the tensor cache; NULL: pl_cache_dir() */
     int n_threads;          /* 0: pl_sys_cpus() */
     bool no_pack;           /* use the tensors of local_gguf as they are in the file */
-    const char *local_gguf; /* a model that this machine has whole: its tensors are "in the cache" without being fetched, and packed into it when they are
-                             * loaded first. NULL: none */
+    const char *local_gguf; /* a model that this machine has whole: its tensors are "in the cache" without being
+                             * fetched, and packed into it when they are loaded first. NULL: none */
     int poll;               /* see pl_pool_options; pass -1 for the default */
     bool pin;
 } pl_compute_engine_options;
 
-/* Opens the cache, hashes the local file (or finds it in the cache's index), computes the known graph and the short benchmark: this takes a moment.
- * A cache that cannot be opened is an error, unless there is a local file, which is then used unpacked. */
-PL_MUST_CHECK pl_status pl_compute_engine_new(pl_compute **out, pl_loop *loop, const pl_compute_engine_options *options, pl_error *err);
+/* Opens the cache, hashes the local file (or finds it in the cache's index), computes the known graph and the short
+ * benchmark: this takes a moment. A cache that cannot be opened is an error, unless there is a local file, which is
+ * then used unpacked. */
+PL_MUST_CHECK pl_status pl_compute_engine_new(pl_compute **out, pl_loop *loop, const pl_compute_engine_options *options,
+                                              pl_error *err);

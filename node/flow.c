@@ -1,11 +1,12 @@
 /* Frames through a stage, and the two links that they take.
  *
- * Frames are numbered without gaps, so a ring by id holds them: ids below next_run are done, [next_run, next_recv) are here, and those are at most
- * `credits`, which is what the sender was given. A frame is computed only with a credit of the next stage in hand; so its output leaves at once and
- * nothing waits behind the compute. The credit for the sender goes out when the frame's input is free.
+ * Frames are numbered without gaps, so a ring by id holds them: ids below next_run are done, [next_run, next_recv) are
+ * here, and those are at most `credits`, which is what the sender was given. A frame is computed only with a credit of
+ * the next stage in hand; so its output leaves at once and nothing waits behind the compute. The credit for the sender
+ * goes out when the frame's input is free.
  *
- * Either side may be the coordinator (`outer`): its link carries frames to the first stage and results from the last, which needs no credits, since
- * the coordinator bounds what is in the pipeline by those of the first stage. */
+ * Either side may be the coordinator (`outer`): its link carries frames to the first stage and results from the last,
+ * which needs no credits, since the coordinator bounds what is in the pipeline by those of the first stage. */
 #include "node/node_impl.h"
 
 #include "engine/base/alloc.h"
@@ -107,7 +108,8 @@ static void redial_later(node_stage *s, node_side *side)
     if (!side->redial_ns) side->redial_ns = n->options.redial_ns;
     uint64_t after = side->redial_ns + pl_rng_below(&n->rng, side->redial_ns / 4 + 1);
     if (side->redial_ns < 16 * n->options.redial_ns) side->redial_ns *= 2;
-    if (pl_timer_start(n->loop, after, 0, side == &s->up ? redial_up : redial_down, s, &side->redial, &err) != PL_OK) node_stage_fail(s, &err);
+    if (pl_timer_start(n->loop, after, 0, side == &s->up ? redial_up : redial_down, s, &side->redial, &err) != PL_OK)
+        node_stage_fail(s, &err);
 }
 
 static void dial_side(node_stage *s, node_side *side)
@@ -124,7 +126,8 @@ static void dial_side(node_stage *s, node_side *side)
     if (pl_link_dial(n->net, side->address, side->has_key ? &side->key : NULL, DIAL_NS, p, &link, &err) != PL_OK) {
         p->link_dead = true; /* there is none */
         node_peer_drop(p);
-        PL_LOG(PL_LOG_WARN, "cannot dial neighbour", "node=%s epoch=%" PRIu64 " address=%s error=%s", PL_Q(n->name), s->epoch, PL_Q(side->address), PL_Q(err.text));
+        PL_LOG(PL_LOG_WARN, "cannot dial neighbour", "node=%s epoch=%" PRIu64 " address=%s error=%s", PL_Q(n->name),
+               s->epoch, PL_Q(side->address), PL_Q(err.text));
         redial_later(s, side);
         return;
     }
@@ -165,11 +168,14 @@ void node_flow_hello(node_stage *s, node_peer *p, Paceline__Hello__Role role)
         static const pl_key none;
         const pl_key *key = side->has_key ? &side->key : &none;
         if (side->outer || side->dial) {
-            pl_fail(&err, PL_ERR_INVALID, "node %s, epoch %" PRIu64 ": no %s is expected to dial", n->name, s->epoch, node_side_name(s, side));
+            pl_fail(&err, PL_ERR_INVALID, "node %s, epoch %" PRIu64 ": no %s is expected to dial", n->name, s->epoch,
+                    node_side_name(s, side));
         } else if (!pl_key_eq(key, &p->link->peer)) {
-            pl_fail(&err, PL_ERR_AUTH, "node %s, epoch %" PRIu64 ": %s does not have the key of its %s", n->name, s->epoch, p->link->address, node_side_name(s, side));
+            pl_fail(&err, PL_ERR_AUTH, "node %s, epoch %" PRIu64 ": %s does not have the key of its %s", n->name,
+                    s->epoch, p->link->address, node_side_name(s, side));
         } else if (side->peer && s->phase >= NODE_PHASE_READY) {
-            pl_fail(&err, PL_ERR_INVALID, "node %s, epoch %" PRIu64 ": there is already a %s", n->name, s->epoch, node_side_name(s, side));
+            pl_fail(&err, PL_ERR_INVALID, "node %s, epoch %" PRIu64 ": there is already a %s", n->name, s->epoch,
+                    node_side_name(s, side));
         } else {
             /* A neighbour that dials again before anything ran has lost its first link before we noticed. */
             if (side->peer) node_peer_drop(side->peer);
@@ -181,7 +187,8 @@ void node_flow_hello(node_stage *s, node_peer *p, Paceline__Hello__Role role)
             node_stage_check_ready(s);
             return;
         }
-        PL_LOG(PL_LOG_WARN, "neighbour refused", "node=%s epoch=%" PRIu64 " error=%s", PL_Q(n->name), s->epoch, PL_Q(err.text));
+        PL_LOG(PL_LOG_WARN, "neighbour refused", "node=%s epoch=%" PRIu64 " error=%s", PL_Q(n->name), s->epoch,
+               PL_Q(err.text));
         node_send_failure(p, s->epoch, &err);
         node_peer_drop(p);
         return;
@@ -211,18 +218,21 @@ void node_flow_lost(node_stage *s, node_peer *p, const pl_error *why)
     if (p != s->up.peer && p != s->down.peer) return;
     node_side *side = p == s->up.peer ? &s->up : &s->down;
     pl_error err = *why;
-    pl_note(&err, why->status, "node %s, stage %u of %u: %s %s", n->name, s->plan->stage + 1, s->plan->n_stages, node_side_name(s, side), side_address(side));
+    pl_note(&err, why->status, "node %s, stage %u of %u: %s %s", n->name, s->plan->stage + 1, s->plan->n_stages,
+            node_side_name(s, side), side_address(side));
     side->peer = NULL;
     side->up = false;
     if (s->phase < NODE_PHASE_READY) {
         /* Nothing is lost yet: whoever dials tries again, until the time for connecting is over. */
-        PL_LOG(PL_LOG_INFO, "neighbour not reached", "node=%s epoch=%" PRIu64 " error=%s", PL_Q(n->name), s->epoch, PL_Q(err.text));
+        PL_LOG(PL_LOG_INFO, "neighbour not reached", "node=%s epoch=%" PRIu64 " error=%s", PL_Q(n->name), s->epoch,
+               PL_Q(err.text));
         if (side->dial) redial_later(s, side);
         return;
     }
     if (s->phase == NODE_PHASE_BROKEN) return;
     s->phase = NODE_PHASE_BROKEN;
-    PL_LOG(PL_LOG_WARN, "neighbour lost", "node=%s epoch=%" PRIu64 " error=%s", PL_Q(n->name), s->epoch, PL_Q(err.text));
+    PL_LOG(PL_LOG_WARN, "neighbour lost", "node=%s epoch=%" PRIu64 " error=%s", PL_Q(n->name), s->epoch,
+           PL_Q(err.text));
     Paceline__LinkState l = PACELINE__LINK_STATE__INIT;
     Paceline__Failure f = PACELINE__FAILURE__INIT;
     Paceline__Envelope m = PACELINE__ENVELOPE__INIT;
@@ -244,7 +254,12 @@ static pl_status build_ops(node_slot *slot, const Paceline__Frame *f, bool param
     if (!ops) goto no_memory;
     for (size_t i = 0; i < f->n_ops; i++) {
         const Paceline__KvOp *o = f->ops[i];
-        ops[i] = (pl_kv_op){.kind = (pl_kv_kind)o->kind, .seq = o->seq, .src = o->src, .n_pos = o->n_pos, .blocks = o->blocks, .n_blocks = (int32_t)o->n_blocks};
+        ops[i] = (pl_kv_op){.kind = (pl_kv_kind)o->kind,
+                            .seq = o->seq,
+                            .src = o->src,
+                            .n_pos = o->n_pos,
+                            .blocks = o->blocks,
+                            .n_blocks = (int32_t)o->n_blocks};
         if (o->kind != PACELINE__KV_OP__KIND__OPEN || !params) continue;
         const Paceline__Sequence *q = o->sequence;
         size_t n = q->n_prompt + q->n_emitted;
@@ -289,10 +304,12 @@ static pl_status take_hidden(node_slot *slot, const Paceline__Frame *f, pl_msg *
 {
     node_stage *s = slot->stage;
     size_t expected = s->first || f->n_seq == 0 ? 0 : 1;
-    if (f->n_tensors != expected) return pl_fail(err, PL_ERR_FORMAT, "%zu tensors, expected %zu", f->n_tensors, expected);
+    if (f->n_tensors != expected)
+        return pl_fail(err, PL_ERR_FORMAT, "%zu tensors, expected %zu", f->n_tensors, expected);
     if (!expected) return PL_OK;
     const Paceline__TensorDesc *t = f->tensors[0];
-    if (strcmp(t->name, "hidden") != 0 || t->type != PL_TYPE_F32 || t->n_ne != 2 || t->ne[0] != (uint64_t)s->n_embd || t->ne[1] != f->n_seq)
+    if (strcmp(t->name, "hidden") != 0 || t->type != PL_TYPE_F32 || t->n_ne != 2 || t->ne[0] != (uint64_t)s->n_embd ||
+        t->ne[1] != f->n_seq)
         return pl_fail(err, PL_ERR_FORMAT, "its tensor is not hidden, F32 [%d, %zu]", s->n_embd, f->n_seq);
     if ((uintptr_t)m->parts[0]->data % ALIGN == 0)
         slot->in = pl_part_ref(m->parts[0]);
@@ -306,12 +323,14 @@ static pl_status take_frame(node_stage *s, node_peer *from, pl_envelope *e, pl_m
 {
     const Paceline__Frame *f = e->m->frame;
     if (s->phase != NODE_PHASE_READY) return pl_fail(err, PL_ERR_FORMAT, "before the stage is ready");
-    if (from != (s->up.outer ? s->node->coordinator.peer : s->up.peer)) return pl_fail(err, PL_ERR_FORMAT, "not from the %s", node_side_name(s, &s->up));
+    if (from != (s->up.outer ? s->node->coordinator.peer : s->up.peer))
+        return pl_fail(err, PL_ERR_FORMAT, "not from the %s", node_side_name(s, &s->up));
     size_t sizes[PL_MSG_PARTS_MAX];
     for (int i = 0; i < m->n_parts; i++) sizes[i] = m->parts[i]->size;
     PL_TRY(pl_envelope_check(e->m, sizes, (size_t)m->n_parts, &s->limits, err));
     if (f->id != s->next_recv) return pl_fail(err, PL_ERR_FORMAT, "expected frame %" PRIu64, s->next_recv);
-    if (s->next_recv - s->next_run >= (uint64_t)s->n_slots) return pl_fail(err, PL_ERR_FORMAT, "more frames than the %d credits", s->n_slots);
+    if (s->next_recv - s->next_run >= (uint64_t)s->n_slots)
+        return pl_fail(err, PL_ERR_FORMAT, "more frames than the %d credits", s->n_slots);
     if (f->n_pos_per_row > 1) return pl_fail(err, PL_ERR_UNSUPPORTED, "%u positions per row", f->n_pos_per_row);
     node_slot *slot = &s->slots[f->id % (uint64_t)s->n_slots];
     PL_ASSERT(slot->state == NODE_SLOT_FREE);
@@ -442,7 +461,8 @@ static void run_next(node_stage *s)
         slot->out = pl_net_buffer(n->net, (size_t)slot->mb.n_rows * (size_t)s->n_embd * sizeof(float));
         if (!slot->out) {
             pl_error err;
-            pl_fail(&err, PL_ERR_NO_MEMORY, "frame %" PRIu64 ": no memory for %d rows of output", s->next_run, slot->mb.n_rows);
+            pl_fail(&err, PL_ERR_NO_MEMORY, "frame %" PRIu64 ": no memory for %d rows of output", s->next_run,
+                    slot->mb.n_rows);
             node_stage_fail(s, &err);
             return;
         }
@@ -467,7 +487,8 @@ void node_flow_frame(node_stage *s, node_peer *from, pl_envelope *e, pl_msg *m)
     }
     pl_status st = take_frame(s, from, e, m, &err);
     if (st != PL_OK) {
-        /* A frame that failed after its input was taken holds it until the stage goes; nothing else comes to that slot. */
+        /* A frame that failed after its input was taken holds it until the stage goes; nothing else comes to that slot.
+         */
         pl_note(&err, st, "frame %" PRIu64 " from %s", e->m->frame->id, from->link->address);
         node_stage_fail(s, &err);
         return;
@@ -480,7 +501,8 @@ void node_flow_credit(node_stage *s, uint32_t frames, node_peer *from)
     if (s->phase != NODE_PHASE_READY) return;
     if ((int64_t)frames > s->down.in_flight) {
         pl_error err;
-        pl_fail(&err, PL_ERR_FORMAT, "%s gave back %u credits, %d frames are with it", from->link->address, frames, s->down.in_flight);
+        pl_fail(&err, PL_ERR_FORMAT, "%s gave back %u credits, %d frames are with it", from->link->address, frames,
+                s->down.in_flight);
         node_stage_fail(s, &err);
         return;
     }
@@ -492,5 +514,6 @@ void node_flow_credit(node_stage *s, uint32_t frames, node_peer *from)
 bool pl_node_expects(const pl_node *n, const pl_key *key)
 {
     const node_stage *s = n->stage;
-    return s && ((s->up.has_key && memcmp(s->up.key.b, key->b, PL_KEY_SIZE) == 0) || (s->down.has_key && memcmp(s->down.key.b, key->b, PL_KEY_SIZE) == 0));
+    return s && ((s->up.has_key && memcmp(s->up.key.b, key->b, PL_KEY_SIZE) == 0) ||
+                 (s->down.has_key && memcmp(s->down.key.b, key->b, PL_KEY_SIZE) == 0));
 }

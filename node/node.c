@@ -1,7 +1,7 @@
 /* The node's links and life: its coordinator, heartbeats, lease and leaving.
  *
- * A peer is ended in one place (lost), whatever noticed it first: the net (down), silence or a refused send (tick), or a broken message. Sending never
- * ends a peer, so whoever walks over peers and sides may send. */
+ * A peer is ended in one place (lost), whatever noticed it first: the net (down), silence or a refused send (tick), or
+ * a broken message. Sending never ends a peer, so whoever walks over peers and sides may send. */
 #include "node/node_impl.h"
 
 #include "engine/base/alloc.h"
@@ -12,11 +12,12 @@
 
 #include <inttypes.h>
 
-#define MS UINT64_C(1000000)
+#define MS     UINT64_C(1000000)
 #define SECOND (1000 * MS)
-/* Whoever connects has this long to say Hello; a neighbour that is early waits this long for our Load; at most so many do. */
-#define HELLO_NS (5 * SECOND)
-#define PARK_NS (5 * SECOND)
+/* Whoever connects has this long to say Hello; a neighbour that is early waits this long for our Load; at most so many
+ * do. */
+#define HELLO_NS   (5 * SECOND)
+#define PARK_NS    (5 * SECOND)
 #define PARKED_MAX 16
 /* A coordinator that does not answer Leave does not keep us. */
 #define LEAVE_NS (30 * SECOND)
@@ -148,7 +149,10 @@ static void send_heartbeat(node_peer *p, uint64_t now)
     node_send(p, 0, &m, NULL);
 }
 
-bool node_has_coordinator(const pl_node *n) { return n->coordinator.peer != NULL; }
+bool node_has_coordinator(const pl_node *n)
+{
+    return n->coordinator.peer != NULL;
+}
 
 /* --- The coordinator --- */
 
@@ -177,9 +181,11 @@ static void dial_coordinator(void *user)
         redial_later(n);
         return;
     }
-    pl_status s = pl_link_dial(n->net, n->join_address, n->join_has_key ? &n->join_key : NULL, HELLO_NS, p, &link, &err);
+    pl_status s =
+        pl_link_dial(n->net, n->join_address, n->join_has_key ? &n->join_key : NULL, HELLO_NS, p, &link, &err);
     if (s != PL_OK) {
-        PL_LOG(PL_LOG_WARN, "cannot dial coordinator", "node=%s address=%s error=%s", PL_Q(n->name), PL_Q(n->join_address), PL_Q(err.text));
+        PL_LOG(PL_LOG_WARN, "cannot dial coordinator", "node=%s address=%s error=%s", PL_Q(n->name),
+               PL_Q(n->join_address), PL_Q(err.text));
         forget(p);
         redial_later(n);
         return;
@@ -205,12 +211,14 @@ static void lease_is_over(void *user)
     forget_coordinator(n);
 }
 
-/* The link to the coordinator is gone. The epoch is over for us; what is loaded stays for the lease, and so does the coordinator's claim. */
+/* The link to the coordinator is gone. The epoch is over for us; what is loaded stays for the lease, and so does the
+ * coordinator's claim. */
 static void coordinator_lost(pl_node *n, const pl_error *why)
 {
     n->coordinator.peer = NULL;
     n->coordinator.welcomed = false;
-    PL_LOG(PL_LOG_WARN, "coordinator lost", "node=%s coordinator=%s error=%s", PL_Q(n->name), PL_Q(n->coordinator.name), PL_Q(why->text));
+    PL_LOG(PL_LOG_WARN, "coordinator lost", "node=%s coordinator=%s error=%s", PL_Q(n->name), PL_Q(n->coordinator.name),
+           PL_Q(why->text));
     node_stage_end(n->stage);
     pl_timer_stop(n->loop, n->lease);
     n->lease = NULL;
@@ -275,7 +283,8 @@ static void lost(node_peer *p, const pl_error *why)
     pl_node *n = p->node;
     switch (p->kind) {
     case NODE_PEER_DIALED:
-        PL_LOG(PL_LOG_WARN, "coordinator does not answer", "node=%s address=%s error=%s", PL_Q(n->name), PL_Q(n->join_address), PL_Q(why->text));
+        PL_LOG(PL_LOG_WARN, "coordinator does not answer", "node=%s address=%s error=%s", PL_Q(n->name),
+               PL_Q(n->join_address), PL_Q(why->text));
         node_peer_drop(p);
         redial_later(n);
         return;
@@ -290,7 +299,8 @@ static void lost(node_peer *p, const pl_error *why)
         return;
     case NODE_PEER_STRANGER:
     case NODE_PEER_PARKED:
-        PL_LOG(PL_LOG_DEBUG, "link ended before it was used", "node=%s peer=%s error=%s", PL_Q(n->name), PL_Q(p->link->address), PL_Q(why->text));
+        PL_LOG(PL_LOG_DEBUG, "link ended before it was used", "node=%s peer=%s error=%s", PL_Q(n->name),
+               PL_Q(p->link->address), PL_Q(why->text));
         node_peer_drop(p);
         return;
     }
@@ -307,7 +317,8 @@ static void tick(void *user)
 {
     pl_node *n = user;
     uint64_t now = pl_loop_now(n->loop);
-    /* A process that was stopped finds its peers silent, though it was itself that did not listen: their messages are read before the next tick. */
+    /* A process that was stopped finds its peers silent, though it was itself that did not listen: their messages are
+     * read before the next tick. */
     if (now - n->tick_ns > n->dead_after_ns / 2 + n->heartbeat_ns)
         for (node_peer *p = n->peers; p; p = p->next) p->heard_ns = now;
     n->tick_ns = now;
@@ -317,7 +328,8 @@ again:
         if (p->doomed) {
             err = p->why;
         } else if (p->kind == NODE_PEER_PARKED && now - p->since_ns >= PARK_NS) {
-            pl_fail(&err, PL_ERR_STALE, "epoch %" PRIu64 " did not come to this node within %d s", p->epoch, (int)(PARK_NS / SECOND));
+            pl_fail(&err, PL_ERR_STALE, "epoch %" PRIu64 " did not come to this node within %d s", p->epoch,
+                    (int)(PARK_NS / SECOND));
             node_send_failure(p, p->epoch, &err);
         } else if (!p->greeted && p->connected && now - p->since_ns >= HELLO_NS) {
             pl_fail(&err, PL_ERR_TIMEOUT, "%s: no Hello within %d s", p->link->address, (int)(HELLO_NS / SECOND));
@@ -381,7 +393,8 @@ static void coordinator_hello(node_peer *p, const Paceline__Hello *h)
         return;
     }
     if (alive && pl_key_eq(&no_key, &p->link->peer)) {
-        /* Without keys another coordinator of the same name looks like the first one restarted; but that one's old link would be silent. */
+        /* Without keys another coordinator of the same name looks like the first one restarted; but that one's old link
+         * would be silent. */
         pl_fail(&err, PL_ERR_INVALID, "node %s works for coordinator %s", n->name, n->coordinator.name);
         refuse(p, &err);
         return;
@@ -429,7 +442,8 @@ static void neighbour_hello(node_peer *p, Paceline__Hello__Role role, uint64_t e
         return;
     }
     if (epoch <= n->epoch_max) {
-        pl_fail(&err, PL_ERR_STALE, "node %s: epoch %" PRIu64 " is over, it is at %" PRIu64, n->name, epoch, n->epoch_max);
+        pl_fail(&err, PL_ERR_STALE, "node %s: epoch %" PRIu64 " is over, it is at %" PRIu64, n->name, epoch,
+                n->epoch_max);
         node_send_failure(p, epoch, &err);
         lost(p, &err);
         return;
@@ -457,7 +471,8 @@ static void hello(node_peer *p, const Paceline__Envelope *m)
     }
     p->greeted = true;
     if (h->protocol != PL_PROTOCOL) {
-        pl_fail(&err, PL_ERR_UNSUPPORTED, "node %s speaks protocol %d, %s speaks %u", n->name, PL_PROTOCOL, h->name, h->protocol);
+        pl_fail(&err, PL_ERR_UNSUPPORTED, "node %s speaks protocol %d, %s speaks %u", n->name, PL_PROTOCOL, h->name,
+                h->protocol);
         refuse(p, &err);
         return;
     }
@@ -532,8 +547,9 @@ static void from_coordinator(node_peer *p, pl_envelope *e, pl_msg *msg)
         return;
     case PACELINE__ENVELOPE__BODY_LEAVE: leave_now(n); return;
     case PACELINE__ENVELOPE__BODY_FAILURE:
-        PL_LOG(PL_LOG_WARN, "coordinator says", "node=%s coordinator=%s epoch=%" PRIu64 " status=%s text=%s", PL_Q(n->name), PL_Q(n->coordinator.name), m->epoch,
-               pl_status_name((pl_status)m->failure->status), PL_Q(m->failure->text));
+        PL_LOG(PL_LOG_WARN, "coordinator says", "node=%s coordinator=%s epoch=%" PRIu64 " status=%s text=%s",
+               PL_Q(n->name), PL_Q(n->coordinator.name), m->epoch, pl_status_name((pl_status)m->failure->status),
+               PL_Q(m->failure->text));
         return;
     default: break;
     }
@@ -600,7 +616,8 @@ static void on_message(void *user, pl_link *link, pl_msg *msg)
     p->heard_ns = pl_loop_now(n->loop);
     n->bytes_in += msg->header->size;
     for (int i = 0; i < msg->n_parts; i++) n->bytes_in += msg->parts[i]->size;
-    /* Handling a message may take the envelope over (Load, Frame) or end the peer; scratch is whole again at the end. */
+    /* Handling a message may take the envelope over (Load, Frame) or end the peer; scratch is whole again at the end.
+     */
     pl_envelope e = n->scratch;
     n->scratch = (pl_envelope){0};
     pl_status s = pl_envelope_of_msg(&e, msg, NULL, &err);
@@ -675,14 +692,16 @@ pl_status pl_node_new(pl_node **out, pl_loop *loop, pl_compute *compute, const p
 void pl_node_start(pl_node *n, pl_net *net)
 {
     n->net = net;
-    snprintf(n->data_address, sizeof n->data_address, "%s", n->options.data_address ? n->options.data_address : pl_net_address(net));
+    snprintf(n->data_address, sizeof n->data_address, "%s",
+             n->options.data_address ? n->options.data_address : pl_net_address(net));
     set_tick(n, n->heartbeat_ns);
     if (n->joins) dial_coordinator(n);
 }
 
 pl_status pl_node_join(pl_node *n, const char *address, const pl_key *coordinator, pl_error *err)
 {
-    if (strlen(address) >= sizeof n->join_address) return pl_fail(err, PL_ERR_INVALID, "address of %zu bytes", strlen(address));
+    if (strlen(address) >= sizeof n->join_address)
+        return pl_fail(err, PL_ERR_INVALID, "address of %zu bytes", strlen(address));
     snprintf(n->join_address, sizeof n->join_address, "%s", address);
     n->join_has_key = coordinator != NULL;
     if (coordinator) n->join_key = *coordinator;
@@ -697,7 +716,10 @@ void pl_node_set_coordinator_check(pl_node *n, bool (*allowed)(void *user, const
     n->allowed_user = user;
 }
 
-static void leave_alone(void *user) { leave_now(user); }
+static void leave_alone(void *user)
+{
+    leave_now(user);
+}
 
 void pl_node_leave(pl_node *n, void (*done)(void *user), void *user)
 {

@@ -7,11 +7,16 @@
 void node_trace(pl_node *n, const node_slot *slot, uint64_t start_ns, uint64_t end_ns, uint64_t sent_ns)
 {
     fprintf(n->trace,
-            "{\"node\":%s,\"epoch\":%" PRIu64 ",\"frame\":%" PRIu64 ",\"rows\":%d,\"recv_ns\":%" PRIu64 ",\"start_ns\":%" PRIu64 ",\"end_ns\":%" PRIu64 ",\"sent_ns\":%" PRIu64 "}\n",
-            PL_Q(n->name), slot->stage->epoch, slot->frame.m->frame->id, slot->mb.n_rows, slot->recv_ns, start_ns, end_ns, sent_ns);
+            "{\"node\":%s,\"epoch\":%" PRIu64 ",\"frame\":%" PRIu64 ",\"rows\":%d,\"recv_ns\":%" PRIu64
+            ",\"start_ns\":%" PRIu64 ",\"end_ns\":%" PRIu64 ",\"sent_ns\":%" PRIu64 "}\n",
+            PL_Q(n->name), slot->stage->epoch, slot->frame.m->frame->id, slot->mb.n_rows, slot->recv_ns, start_ns,
+            end_ns, sent_ns);
 }
 
-uint64_t node_memory_bytes(const pl_node *n) { return n->loaded_bytes; }
+uint64_t node_memory_bytes(const pl_node *n)
+{
+    return n->loaded_bytes;
+}
 
 void node_stats(const pl_node *n, Paceline__NodeStats *out)
 {
@@ -57,16 +62,19 @@ const char *node_invariants(const pl_node *n)
     size_t parked = 0;
     for (const node_peer *p = n->peers; p; p = p->next) {
         parked += p->kind == NODE_PEER_PARKED;
-        if (p->kind == NODE_PEER_DATA && (!n->stage || (p != n->stage->up.peer && p != n->stage->down.peer))) return "a data link belongs to no side of the stage";
+        if (p->kind == NODE_PEER_DATA && (!n->stage || (p != n->stage->up.peer && p != n->stage->down.peer)))
+            return "a data link belongs to no side of the stage";
         if (p->kind == NODE_PEER_COORDINATOR && p != n->coordinator.peer) return "a second coordinator's link is open";
     }
     if (parked != n->n_parked) return "the count of parked links is wrong";
     int live = 0;
     for (const node_stage *s = n->stages; s; s = s->next) {
         live += !s->over;
-        if (s->over && s != n->stage && s->answers_due == 0) return "a stage that is over and owed nothing is still there";
+        if (s->over && s != n->stage && s->answers_due == 0)
+            return "a stage that is over and owed nothing is still there";
         if (!s->slots) continue;
-        if (s->next_run > s->next_recv || s->next_recv - s->next_run > (uint64_t)s->n_slots) return "more frames are held than there are credits";
+        if (s->next_run > s->next_recv || s->next_recv - s->next_run > (uint64_t)s->n_slots)
+            return "more frames are held than there are credits";
         if (s->down.credits < 0 || s->down.in_flight < 0) return "credits are negative";
         if (!s->last && s->down.credits + s->down.in_flight != s->n_slots) return "credits were lost or made";
         int in_run = 0, queued = 0;
@@ -75,7 +83,8 @@ const char *node_invariants(const pl_node *n)
             queued += s->slots[i].state == NODE_SLOT_QUEUED;
         }
         if (in_run != (int)s->running) return "the running frame is not one";
-        if (s->phase == NODE_PHASE_READY && (uint64_t)(in_run + queued) != s->next_recv - s->next_run) return "frames in slots and ids do not agree";
+        if (s->phase == NODE_PHASE_READY && (uint64_t)(in_run + queued) != s->next_recv - s->next_run)
+            return "frames in slots and ids do not agree";
     }
     if (live > 1) return "two epochs are live";
     if (n->stage && n->stage->over) return "the current stage is over";

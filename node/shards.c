@@ -1,8 +1,9 @@
 /* Fetching blobs into the cache: which are missing is asked of the compute, their bytes of the coordinator.
  *
- * A piece counts in the window from asking until the compute has stored it, so that a slow disk slows the asking and the pieces in memory are bounded. Answers
- * come in the order of asking (the ring `asked`), so pieces of a blob are put in order. A blob that turns out not to have its hash is asked for again,
- * TRIES_MAX times: the part on the disk may have been damaged, but a coordinator that keeps sending other bytes has to be named. */
+ * A piece counts in the window from asking until the compute has stored it, so that a slow disk slows the asking and
+ * the pieces in memory are bounded. Answers come in the order of asking (the ring `asked`), so pieces of a blob are put
+ * in order. A blob that turns out not to have its hash is asked for again, TRIES_MAX times: the part on the disk may
+ * have been damaged, but a coordinator that keeps sending other bytes has to be named. */
 #include "node/node_impl.h"
 
 #include "engine/base/alloc.h"
@@ -10,8 +11,9 @@
 #include <inttypes.h>
 
 #define TRIES_MAX 3
-#define SECOND UINT64_C(1000000000)
-/* Without a piece for so long the fetch fails. Longer than the coordinator's patience with a load, so that it is the one to say so. */
+#define SECOND    UINT64_C(1000000000)
+/* Without a piece for so long the fetch fails. Longer than the coordinator's patience with a load, so that it is the
+ * one to say so. */
 #define SILENCE_NS (90 * SECOND)
 
 typedef struct put_call {
@@ -224,9 +226,11 @@ void node_fetch_blob(node_stage *s, const Paceline__Blob *m, pl_part *part)
         fail(s, b, &err);
         return;
     }
-    if (memcmp(m->hash.data, b->hash.b, PL_HASH_SIZE) != 0 || m->offset != f->asked[at].offset || m->total != b->total || part->size != f->asked[at].size) {
-        pl_fail(&err, PL_ERR_FORMAT, "asked for %u bytes at %" PRIu64 " of %" PRIu64 ", got %zu at %" PRIu64 " of %" PRIu64, f->asked[at].size, f->asked[at].offset, b->total,
-                part->size, m->offset, m->total);
+    if (memcmp(m->hash.data, b->hash.b, PL_HASH_SIZE) != 0 || m->offset != f->asked[at].offset ||
+        m->total != b->total || part->size != f->asked[at].size) {
+        pl_fail(&err, PL_ERR_FORMAT,
+                "asked for %u bytes at %" PRIu64 " of %" PRIu64 ", got %zu at %" PRIu64 " of %" PRIu64,
+                f->asked[at].size, f->asked[at].offset, b->total, part->size, m->offset, m->total);
         pl_part_unref(part);
         fail(s, b, &err);
         return;

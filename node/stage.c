@@ -1,13 +1,13 @@
-/* The way of one epoch through this node: Load -> header -> tensors -> load -> connect -> Ready, or Failure from anywhere.
+/* The way of one epoch through this node: Load -> header -> tensors -> load -> connect -> Ready, or Failure from
+ * anywhere.
  *
- *   HEADER   the header blob is looked up, fetched if it has to be, opened; then the whole plan is checked against it and the budget
- *   TENSORS  likewise the tensors
- *   LOAD     the compute opens the stage
- *   CONNECT  neighbours are dialed, or have dialed
- *   READY    frames run
- *   BROKEN   something failed, which the coordinator was told; frames are dropped until the next Load
+ *   HEADER   the header blob is looked up, fetched if it has to be, opened; then the whole plan is checked against it
+ * and the budget TENSORS  likewise the tensors LOAD     the compute opens the stage CONNECT  neighbours are dialed, or
+ * have dialed READY    frames run BROKEN   something failed, which the coordinator was told; frames are dropped until
+ * the next Load
  *
- * Each arrow is an answer of the compute or a message; a stage that is over ignores it and is freed with the last answer. */
+ * Each arrow is an answer of the compute or a message; a stage that is over ignores it and is freed with the last
+ * answer. */
 #include "node/node_impl.h"
 
 #include "engine/base/alloc.h"
@@ -16,11 +16,11 @@
 
 #include <inttypes.h>
 
-#define MS UINT64_C(1000000)
-#define SECOND (1000 * MS)
+#define MS          UINT64_C(1000000)
+#define SECOND      (1000 * MS)
 #define PROGRESS_NS (200 * MS)
-/* A neighbour that we dial has to have heard of the epoch, no more. One that dials us does so when it has loaded, from a disk and over a link of any speed: the
- * coordinator, which sees its progress, decides how long that may take. */
+/* A neighbour that we dial has to have heard of the epoch, no more. One that dials us does so when it has loaded, from
+ * a disk and over a link of any speed: the coordinator, which sees its progress, decides how long that may take. */
 #define CONNECT_NS (30 * SECOND)
 /* The largest vocabularies make headers of about 20 MB. */
 #define HEADER_BYTES_MAX (UINT64_C(256) << 20)
@@ -108,8 +108,9 @@ void node_stage_check_ready(node_stage *s)
     r.fetched_bytes = s->fetched_bytes;
     m.body_case = PACELINE__ENVELOPE__BODY_READY;
     m.ready = &r;
-    PL_LOG(PL_LOG_INFO, "stage ready", "node=%s epoch=%" PRIu64 " stage=%u layers=%d-%d memory=%s", PL_Q(n->name), s->epoch, s->plan->stage, s->shape.layer_first,
-           s->shape.layer_end - 1, PL_Q(pl_format_size(n->loaded_bytes)));
+    PL_LOG(PL_LOG_INFO, "stage ready", "node=%s epoch=%" PRIu64 " stage=%u layers=%d-%d memory=%s", PL_Q(n->name),
+           s->epoch, s->plan->stage, s->shape.layer_first, s->shape.layer_end - 1,
+           PL_Q(pl_format_size(n->loaded_bytes)));
     if (n->coordinator.peer) node_send(n->coordinator.peer, s->epoch, &m, NULL);
 }
 
@@ -143,20 +144,23 @@ static void tensors_there(node_stage *s)
     n->compute->vt->load(n->compute, s->fetch.hashes, n_tensors, &s->shape, &s->memory, loaded, s);
 }
 
-/* Whether the plan's tensors are those that the header says these layers need: a coordinator that counts otherwise would have us map the wrong bytes. */
+/* Whether the plan's tensors are those that the header says these layers need: a coordinator that counts otherwise
+ * would have us map the wrong bytes. */
 static pl_status check_tensors(node_stage *s, pl_error *err)
 {
     const Paceline__Load *l = s->plan;
     size_t n = pl_model_stage_tensors(s->profile, s->shape.layer_first, s->shape.layer_end, NULL);
     if (n != l->n_tensors)
-        return pl_fail(err, PL_ERR_FORMAT, "the plan lists %zu tensors, layers %d to %d have %zu", l->n_tensors, s->shape.layer_first, s->shape.layer_end - 1, n);
+        return pl_fail(err, PL_ERR_FORMAT, "the plan lists %zu tensors, layers %d to %d have %zu", l->n_tensors,
+                       s->shape.layer_first, s->shape.layer_end - 1, n);
     size_t *index = pl_alloc((n + 1) * sizeof *index);
     if (!index) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu tensors", n);
     pl_model_stage_tensors(s->profile, s->shape.layer_first, s->shape.layer_end, index);
     pl_status st = PL_OK;
     for (size_t i = 0; i < n && st == PL_OK; i++)
         if (index[i] != l->tensors[i]->index)
-            st = pl_fail(err, PL_ERR_FORMAT, "tensor %zu of the plan is number %u, expected %zu", i, l->tensors[i]->index, index[i]);
+            st = pl_fail(err, PL_ERR_FORMAT, "tensor %zu of the plan is number %u, expected %zu", i,
+                         l->tensors[i]->index, index[i]);
     pl_free(index);
     return st;
 }
@@ -166,7 +170,8 @@ static pl_status check_plan(node_stage *s, pl_error *err)
     const Paceline__Load *l = s->plan;
     s->n_layer = pl_model_n_layer(s->profile);
     s->n_embd = pl_model_n_embd(s->profile);
-    if ((int32_t)l->n_layer != s->n_layer) return pl_fail(err, PL_ERR_FORMAT, "the plan is for %u layers, the header has %d", l->n_layer, s->n_layer);
+    if ((int32_t)l->n_layer != s->n_layer)
+        return pl_fail(err, PL_ERR_FORMAT, "the plan is for %u layers, the header has %d", l->n_layer, s->n_layer);
     PL_TRY(check_tensors(s, err));
     s->memory = pl_model_stage_memory(s->profile, &s->shape);
     s->link_bytes = node_link_bytes((int32_t)l->credits, s->shape.n_rows, s->n_embd, s->first, s->last);
@@ -240,11 +245,16 @@ static pl_status check_load(node_stage *s, pl_error *err)
     const Paceline__Load *l = s->plan;
     pl_node *n = s->node;
     if (l->stage_bytes > n->budget)
-        return pl_fail(err, PL_ERR_BUDGET, "the plan counts %s for layers %u to %u, the budget of %s is %s", pl_format_size(l->stage_bytes), l->layer_first, l->layer_end - 1, n->name,
+        return pl_fail(err, PL_ERR_BUDGET, "the plan counts %s for layers %u to %u, the budget of %s is %s",
+                       pl_format_size(l->stage_bytes), l->layer_first, l->layer_end - 1, n->name,
                        pl_format_size(n->budget));
-    if (l->header_bytes > HEADER_BYTES_MAX) return pl_fail(err, PL_ERR_BUDGET, "a model header of %" PRIu64 " bytes, at most %" PRIu64, l->header_bytes, HEADER_BYTES_MAX);
-    if (l->wire_type != PL_TYPE_F32) return pl_fail(err, PL_ERR_UNSUPPORTED, "activations of type %s", pl_type_name((pl_type)l->wire_type));
-    if (l->kv_type != PL_TYPE_F32 && l->kv_type != PL_TYPE_F16) return pl_fail(err, PL_ERR_UNSUPPORTED, "a KV cache of type %s", pl_type_name((pl_type)l->kv_type));
+    if (l->header_bytes > HEADER_BYTES_MAX)
+        return pl_fail(err, PL_ERR_BUDGET, "a model header of %" PRIu64 " bytes, at most %" PRIu64, l->header_bytes,
+                       HEADER_BYTES_MAX);
+    if (l->wire_type != PL_TYPE_F32)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "activations of type %s", pl_type_name((pl_type)l->wire_type));
+    if (l->kv_type != PL_TYPE_F32 && l->kv_type != PL_TYPE_F16)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "a KV cache of type %s", pl_type_name((pl_type)l->kv_type));
     return PL_OK;
 }
 
@@ -253,7 +263,8 @@ void node_stage_load(pl_node *n, pl_envelope *load)
     pl_error err;
     uint64_t epoch = load->m->epoch;
     if (epoch <= n->epoch_max) {
-        pl_fail(&err, PL_ERR_STALE, "node %s: a Load of epoch %" PRIu64 ", it is at %" PRIu64, n->name, epoch, n->epoch_max);
+        pl_fail(&err, PL_ERR_STALE, "node %s: a Load of epoch %" PRIu64 ", it is at %" PRIu64, n->name, epoch,
+                n->epoch_max);
         node_send_failure(n->coordinator.peer, epoch, &err);
         return;
     }
@@ -303,6 +314,7 @@ void node_stage_tick(node_stage *s)
     const node_side *side = s->up.dial && !s->up.up ? &s->up : s->down.dial && !s->down.up ? &s->down : NULL;
     if (!side) return;
     pl_error err;
-    pl_fail(&err, PL_ERR_TIMEOUT, "%s at %s cannot be reached within %d s", node_side_name(s, side), side->address, (int)(CONNECT_NS / SECOND));
+    pl_fail(&err, PL_ERR_TIMEOUT, "%s at %s cannot be reached within %d s", node_side_name(s, side), side->address,
+            (int)(CONNECT_NS / SECOND));
     node_stage_fail(s, &err);
 }

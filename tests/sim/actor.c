@@ -83,7 +83,8 @@ static void beat(void *user)
 {
     actor *a = user;
     Paceline__Heartbeat h = PACELINE__HEARTBEAT__INIT;
-    if (a->link && a->said_hello && a->heartbeat_ns) actor_send(a, a->link, 0, ENVELOPE(HEARTBEAT, heartbeat, &h), NULL);
+    if (a->link && a->said_hello && a->heartbeat_ns)
+        actor_send(a, a->link, 0, ENVELOPE(HEARTBEAT, heartbeat, &h), NULL);
 }
 
 static bool allow_all(void *user, const pl_key *peer)
@@ -105,7 +106,8 @@ void actor_init(actor *a, pl_sim *sim, const char *name, const pl_key *key)
     PL_ASSERT(pl_net_sim_new(&a->net, a->process, &options, &events, a, &err) == PL_OK);
     PL_ASSERT(pl_net_listen(a->net, address, &err) == PL_OK);
     a->heartbeat_ns = 100000000;
-    PL_ASSERT(pl_timer_start(pl_sim_loop(a->process), a->heartbeat_ns, a->heartbeat_ns, beat, a, &a->beat, &err) == PL_OK);
+    PL_ASSERT(pl_timer_start(pl_sim_loop(a->process), a->heartbeat_ns, a->heartbeat_ns, beat, a, &a->beat, &err) ==
+              PL_OK);
 }
 
 void actor_forget(actor *a)

@@ -1,5 +1,5 @@
-/* A process of the virtual world that does what a test tells it: it plays a coordinator or a neighbour, keeps every message that comes, and may
- * answer some by itself. */
+/* A process of the virtual world that does what a test tells it: it plays a coordinator or a neighbour, keeps every
+ * message that comes, and may answer some by itself. */
 #pragma once
 
 #include "proto/codec.h"
@@ -19,10 +19,10 @@ struct actor {
     pl_sim_process *process;
     pl_net *net;
     pl_key key;
-    pl_link *link;          /* the newest that came up */
+    pl_link *link; /* the newest that came up */
     int n_up, n_down;
     pl_error down_why;
-    actor_message *log;     /* all messages but heartbeats, oldest first */
+    actor_message *log; /* all messages but heartbeats, oldest first */
     size_t n_log, n_taken, cap_log;
     int n_heartbeats;
     Paceline__NodeStats stats; /* of the last one */
@@ -49,5 +49,6 @@ const actor_message *actor_take(actor *a, Paceline__Envelope__BodyCase kind, uin
 bool actor_has(const actor *a, Paceline__Envelope__BodyCase kind);
 void actor_forget(actor *a);
 
-#define ENVELOPE(field_case, field_name, value) \
-    (&(Paceline__Envelope){PROTOBUF_C_MESSAGE_INIT(&paceline__envelope__descriptor), .body_case = PACELINE__ENVELOPE__BODY_##field_case, .field_name = (value)})
+#define ENVELOPE(field_case, field_name, value)                                                                        \
+    (&(Paceline__Envelope){PROTOBUF_C_MESSAGE_INIT(&paceline__envelope__descriptor),                                   \
+                           .body_case = PACELINE__ENVELOPE__BODY_##field_case, .field_name = (value)})

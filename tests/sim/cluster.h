@@ -1,8 +1,9 @@
-/* A whole cluster in the virtual world: the unmodified coordinator, unmodified nodes over the hash model, clients, and faults; everything from one seed.
+/* A whole cluster in the virtual world: the unmodified coordinator, unmodified nodes over the hash model, clients, and
+ * faults; everything from one seed.
  *
- * Safety is checked at each event (node_invariants, the budget against what the compute really holds) and at each token (against the oracle). After the
- * faults sim_heal brings everybody back, and then every request must finish.
- * A stalled or wrong run ends the test with a line that says what everybody is doing. */
+ * Safety is checked at each event (node_invariants, the budget against what the compute really holds) and at each token
+ * (against the oracle). After the faults sim_heal brings everybody back, and then every request must finish. A stalled
+ * or wrong run ends the test with a line that says what everybody is doing. */
 #pragma once
 
 #include "coordinator/coordinator_impl.h"
@@ -23,8 +24,8 @@ typedef struct sim_machine {
     char name[16], address[32];
     pl_key key;
     uint64_t budget;
-    bool joins;             /* it dials the coordinator; otherwise it is dialed */
-    fake_disk disk;         /* survives */
+    bool joins;     /* it dials the coordinator; otherwise it is dialed */
+    fake_disk disk; /* survives */
     /* One life: */
     bool alive, has_left, paused;
     uint32_t lives;
@@ -37,13 +38,13 @@ typedef struct sim_machine {
 typedef struct sim_client {
     sim_cluster *c;
     int index;
-    pl_request *request;    /* NULL: not submitted yet, or ended */
+    pl_request *request; /* NULL: not submitted yet, or ended */
     bool submitted, ended, cancelled, may_fail;
     pl_finish why;
     pl_error err;
     int32_t *prompt, n_prompt;
     int32_t *expected, n_expected;
-    bool stops;             /* with an end-of-generation token */
+    bool stops; /* with an end-of-generation token */
     bool ignore_eos;
     int32_t max_tokens, n_got;
     pl_sample_params params;
@@ -53,20 +54,20 @@ typedef struct sim_client {
 enum { SIM_MACHINES_MAX = 8, SIM_CLIENTS_MAX = 64 };
 
 typedef struct sim_options {
-    int unused_;            /* lets sim_start() be written without options */
+    int unused_; /* lets sim_start() be written without options */
     uint64_t seed;
-    int nodes;              /* [3] */
-    int layers;             /* [6] */
-    int split;              /* stages that the budgets force; [1] */
-    bool tight;             /* and hardly a byte more */
-    bool spare;             /* the other nodes could hold as much as those of the split */
-    int joins;              /* 0: each node draws whether it dials; 1: all do; 2: none */
-    uint64_t grace_ns;      /* before clients are told that there is no pipeline; [an hour] */
+    int nodes;                       /* [3] */
+    int layers;                      /* [6] */
+    int split;                       /* stages that the budgets force; [1] */
+    bool tight;                      /* and hardly a byte more */
+    bool spare;                      /* the other nodes could hold as much as those of the split */
+    int joins;                       /* 0: each node draws whether it dials; 1: all do; 2: none */
+    uint64_t grace_ns;               /* before clients are told that there is no pipeline; [an hour] */
     int32_t n_seqs, n_rows, credits; /* [4, 16, 4] */
-    const char *odd_profile;/* of the last node: not like the others' */
+    const char *odd_profile;         /* of the last node: not like the others' */
     double dial_failure;
     uint64_t run_ns, row_layer_ns; /* of the compute; see fake_compute.h */
-    const char *trace_dir;  /* the nodes' timelines; NULL: none */
+    const char *trace_dir;         /* the nodes' timelines; NULL: none */
 } sim_options;
 
 struct sim_cluster {
@@ -92,11 +93,11 @@ void sim_stop(sim_cluster *c);
 
 typedef struct sim_request_options {
     int unused_;
-    int32_t n_prompt;       /* [drawn, 1..40] */
-    int32_t max_tokens;     /* [drawn, 1..48] */
+    int32_t n_prompt;   /* [drawn, 1..40] */
+    int32_t max_tokens; /* [drawn, 1..48] */
     bool ignore_eos;
     float temperature;
-    bool may_fail;          /* it is no fault when it ends with an error */
+    bool may_fail; /* it is no fault when it ends with an error */
 } sim_request_options;
 /* A client asks; prompt and seed are drawn. NULL when it was refused, because the model fits nowhere at the time. */
 #define sim_request(c, ...) sim_request_with((c), (sim_request_options){.unused_ = 0, __VA_ARGS__})

@@ -97,7 +97,9 @@ static pl_status put(fake_compute *c, job *j, pl_error *err)
     fake_disk *d = c->options.disk;
     fake_blob *b = find_or_make(d, &j->hashes[0], j->total);
     if (b->total != j->total || b->have != j->offset || j->part->size > b->total - b->have)
-        return pl_fail(err, PL_ERR_INVALID, "piece at %" PRIu64 " of %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " are there", j->offset, j->total, b->have, b->total);
+        return pl_fail(err, PL_ERR_INVALID,
+                       "piece at %" PRIu64 " of %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " are there", j->offset,
+                       j->total, b->have, b->total);
     memcpy(b->data + b->have, j->part->data, j->part->size);
     b->have += j->part->size;
     d->bytes_put += j->part->size;
@@ -222,7 +224,9 @@ static void start_first(fake_compute *c)
     pl_error err;
     c->first->start_ns = pl_loop_now(c->loop);
     /* Known only now: the load before it may still have been waiting when the run was asked for. */
-    if (c->first->kind == JOB_RUN) c->first->cost_ns = c->options.run_ns + (uint64_t)c->first->mb->n_rows * (uint64_t)c->n_layers * c->options.row_layer_ns;
+    if (c->first->kind == JOB_RUN)
+        c->first->cost_ns =
+            c->options.run_ns + (uint64_t)c->first->mb->n_rows * (uint64_t)c->n_layers * c->options.row_layer_ns;
     PL_ASSERT(pl_timer_start(c->loop, c->first->cost_ns, 0, finish_first, c, &c->timer, &err) == PL_OK);
 }
 
@@ -257,37 +261,79 @@ static void vt_free(pl_compute *base)
     pl_free(c);
 }
 
-static const pl_compute_facts *vt_facts(pl_compute *base) { return &((fake_compute *)base)->facts; }
-
-static void vt_lookup(pl_compute *base, const pl_hash *hashes, size_t n, bool *have, uint64_t *partial, void (*done)(void *user, const pl_error *err), void *user)
+static const pl_compute_facts *vt_facts(pl_compute *base)
 {
-    add((fake_compute *)base, (job){.kind = JOB_LOOKUP, .cost_ns = 100000, .n = n, .have = have, .partial = partial, .done = done, .user = user}, hashes);
+    return &((fake_compute *)base)->facts;
 }
 
-static void vt_put(pl_compute *base, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t total, uint64_t offset, pl_part *part,
-                   void (*done)(void *user, const pl_error *err), void *user)
+static void vt_lookup(pl_compute *base, const pl_hash *hashes, size_t n, bool *have, uint64_t *partial,
+                      void (*done)(void *user, const pl_error *err), void *user)
+{
+    add((fake_compute *)base,
+        (job){.kind = JOB_LOOKUP,
+              .cost_ns = 100000,
+              .n = n,
+              .have = have,
+              .partial = partial,
+              .done = done,
+              .user = user},
+        hashes);
+}
+
+static void vt_put(pl_compute *base, const pl_hash *hash, pl_type type, const int64_t ne[4], uint64_t total,
+                   uint64_t offset, pl_part *part, void (*done)(void *user, const pl_error *err), void *user)
 {
     fake_compute *c = (fake_compute *)base;
     (void)type;
     (void)ne;
-    add(c, (job){.kind = JOB_PUT, .cost_ns = c->options.put_ns, .n = 1, .total = total, .offset = offset, .part = part, .done = done, .user = user}, hash);
+    add(c,
+        (job){.kind = JOB_PUT,
+              .cost_ns = c->options.put_ns,
+              .n = 1,
+              .total = total,
+              .offset = offset,
+              .part = part,
+              .done = done,
+              .user = user},
+        hash);
 }
 
-static void vt_open_header(pl_compute *base, const pl_hash *hash, const pl_gguf **header, const pl_model_profile **profile, void (*done)(void *user, const pl_error *err), void *user)
+static void vt_open_header(pl_compute *base, const pl_hash *hash, const pl_gguf **header,
+                           const pl_model_profile **profile, void (*done)(void *user, const pl_error *err), void *user)
 {
-    add((fake_compute *)base, (job){.kind = JOB_OPEN_HEADER, .cost_ns = 100000, .n = 1, .header = header, .profile = profile, .done = done, .user = user}, hash);
+    add((fake_compute *)base,
+        (job){.kind = JOB_OPEN_HEADER,
+              .cost_ns = 100000,
+              .n = 1,
+              .header = header,
+              .profile = profile,
+              .done = done,
+              .user = user},
+        hash);
 }
 
-static void vt_load(pl_compute *base, const pl_hash *hashes, size_t n, const pl_stage_shape *shape, pl_stage_memory *memory,
-                    void (*done)(void *user, const pl_error *err), void *user)
+static void vt_load(pl_compute *base, const pl_hash *hashes, size_t n, const pl_stage_shape *shape,
+                    pl_stage_memory *memory, void (*done)(void *user, const pl_error *err), void *user)
 {
     fake_compute *c = (fake_compute *)base;
-    add(c, (job){.kind = JOB_LOAD, .cost_ns = c->options.load_ns, .n = n, .shape = *shape, .memory = memory, .done = done, .user = user}, hashes);
+    add(c,
+        (job){.kind = JOB_LOAD,
+              .cost_ns = c->options.load_ns,
+              .n = n,
+              .shape = *shape,
+              .memory = memory,
+              .done = done,
+              .user = user},
+        hashes);
 }
 
-static void vt_unload(pl_compute *base) { add((fake_compute *)base, (job){.kind = JOB_UNLOAD, .cost_ns = 1000}, NULL); }
+static void vt_unload(pl_compute *base)
+{
+    add((fake_compute *)base, (job){.kind = JOB_UNLOAD, .cost_ns = 1000}, NULL);
+}
 
-static void vt_run(pl_compute *base, pl_micro_batch *mb, void (*done)(void *user, const pl_error *err, uint64_t start_ns, uint64_t end_ns), void *user)
+static void vt_run(pl_compute *base, pl_micro_batch *mb,
+                   void (*done)(void *user, const pl_error *err, uint64_t start_ns, uint64_t end_ns), void *user)
 {
     add((fake_compute *)base, (job){.kind = JOB_RUN, .mb = mb, .ran = done, .user = user}, NULL);
 }
@@ -328,5 +374,11 @@ void fake_compute_pause(pl_compute *base, bool paused)
     if (!paused) start_first(c);
 }
 
-void fake_compute_fail_run(pl_compute *base, pl_status status) { ((fake_compute *)base)->fail_run = status; }
-uint64_t fake_compute_stage_bytes(const pl_compute *base) { return ((const fake_compute *)base)->stage_bytes; }
+void fake_compute_fail_run(pl_compute *base, pl_status status)
+{
+    ((fake_compute *)base)->fail_run = status;
+}
+uint64_t fake_compute_stage_bytes(const pl_compute *base)
+{
+    return ((const fake_compute *)base)->stage_bytes;
+}

@@ -1,7 +1,7 @@
 /* A pl_compute in virtual time over the hash model: the unmodified node runs over it in simulation.
  *
- * Jobs take the time that their bytes, rows and layers cost and answer in order. The disk is a struct of its own, because it survives the process.
- * Threads: the loop's thread. */
+ * Jobs take the time that their bytes, rows and layers cost and answer in order. The disk is a struct of its own,
+ * because it survives the process. Threads: the loop's thread. */
 #pragma once
 
 #include "node/compute.h"
@@ -25,13 +25,13 @@ void fake_disk_fini(fake_disk *d);
 
 typedef struct fake_compute_options {
     fake_disk *disk;
-    const char *profile;      /* NULL: "hash-1" */
+    const char *profile; /* NULL: "hash-1" */
     uint64_t known_checksum;
     uint64_t memory_total;
-    uint64_t run_ns;          /* per micro-batch; 0: 200 us */
-    uint64_t row_layer_ns;    /* per row and layer; 0: 20 us */
-    uint64_t put_ns;          /* per piece; 0: 50 us */
-    uint64_t load_ns;         /* per load; 0: 2 ms */
+    uint64_t run_ns;       /* per micro-batch; 0: 200 us */
+    uint64_t row_layer_ns; /* per row and layer; 0: 20 us */
+    uint64_t put_ns;       /* per piece; 0: 50 us */
+    uint64_t load_ns;      /* per load; 0: 2 ms */
 } fake_compute_options;
 
 /* NULL when there is no memory. */

@@ -9,7 +9,8 @@ void sim_model_init(sim_model *m, int32_t n_layer, uint64_t seed)
 {
     pl_error err = {0};
     *m = (sim_model){0};
-    m->file = tiny_gguf(.n_layer = n_layer, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 64, .n_vocab = 300, .n_ctx = 256, .seed = seed);
+    m->file = tiny_gguf(.n_layer = n_layer, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 64, .n_vocab = 300,
+                        .n_ctx = 256, .seed = seed);
     pl_status s = pl_gguf_open_bytes(&m->gguf, pl_buf_bytes(&m->file), false, &err);
     if (s == PL_OK) s = pl_model_profile_open(&m->profile, m->gguf, &err);
     if (s != PL_OK) fprintf(stderr, "fixture: %s\n", err.text);

@@ -10,7 +10,7 @@ typedef struct sim_model {
     pl_buf file;
     pl_gguf *gguf;
     pl_model_profile *profile;
-    pl_hash *hashes;      /* one per tensor */
+    pl_hash *hashes; /* one per tensor */
     pl_hash header_hash;
     pl_bytes header;
     hash_weights weights; /* of all layers, for the oracle */

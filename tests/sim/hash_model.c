@@ -15,15 +15,31 @@ static uint64_t mix(uint64_t a, uint64_t b)
 }
 
 /* Cheaper, because a row does it once per earlier position; still in order and not commutative. */
-static uint64_t fold(uint64_t sum, uint64_t v) { return (sum ^ v) * 0x2545f4914f6cdd1du + (sum >> 29); }
+static uint64_t fold(uint64_t sum, uint64_t v)
+{
+    return (sum ^ v) * 0x2545f4914f6cdd1du + (sum >> 29);
+}
 
-static uint64_t hash_word(const pl_hash *h) { return pl_get_u64(h->b) ^ pl_get_u64(h->b + 8); }
+static uint64_t hash_word(const pl_hash *h)
+{
+    return pl_get_u64(h->b) ^ pl_get_u64(h->b + 8);
+}
 
-static uint64_t embed(const hash_weights *w, int32_t token, int32_t pos) { return mix(mix(w->embed, (uint32_t)token), (uint32_t)pos); }
-static uint64_t cached(uint64_t h, uint64_t weight) { return mix(h, weight); }
-static uint64_t layer_out(uint64_t h, uint64_t attention, uint64_t weight, int32_t pos) { return mix(mix(h, attention), mix(weight, (uint32_t)pos)); }
+static uint64_t embed(const hash_weights *w, int32_t token, int32_t pos)
+{
+    return mix(mix(w->embed, (uint32_t)token), (uint32_t)pos);
+}
+static uint64_t cached(uint64_t h, uint64_t weight)
+{
+    return mix(h, weight);
+}
+static uint64_t layer_out(uint64_t h, uint64_t attention, uint64_t weight, int32_t pos)
+{
+    return mix(mix(h, attention), mix(weight, (uint32_t)pos));
+}
 
-static int32_t sample(const hash_weights *w, uint64_t h, uint64_t history, const pl_sample_params *p, int32_t pos, int32_t n_vocab)
+static int32_t sample(const hash_weights *w, uint64_t h, uint64_t history, const pl_sample_params *p, int32_t pos,
+                      int32_t n_vocab)
 {
     uint64_t v = mix(mix(h, w->head), history);
     if (p->temperature > 0) {
@@ -34,7 +50,8 @@ static int32_t sample(const hash_weights *w, uint64_t h, uint64_t history, const
     return (int32_t)(v % (uint64_t)n_vocab);
 }
 
-void hash_weights_of(hash_weights *w, const pl_gguf *g, const pl_model_profile *p, int32_t first, int32_t end, const pl_hash *hashes)
+void hash_weights_of(hash_weights *w, const pl_gguf *g, const pl_model_profile *p, int32_t first, int32_t end,
+                     const pl_hash *hashes)
 {
     memset(w, 0, sizeof *w);
     int32_t n_layer = pl_model_n_layer(p);
@@ -128,25 +145,32 @@ static pl_status try_op(hash_stage *s, const pl_kv_op *op, int32_t i, pl_error *
 {
     if (op->seq < 0 || op->seq >= s->shape.n_seqs)
         return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d of %d", i, op->seq, s->shape.n_seqs);
-    if (op->kind != PL_KV_OPEN && !s->try_open[op->seq]) return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is not open", i, op->seq);
+    if (op->kind != PL_KV_OPEN && !s->try_open[op->seq])
+        return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is not open", i, op->seq);
     for (int32_t b = 0; b < op->n_blocks; b++)
         if (op->blocks[b] < 0 || op->blocks[b] >= s->shape.n_blocks)
             return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d of %d", i, op->blocks[b], s->shape.n_blocks);
     int32_t *n_blocks = &s->try_blocks[op->seq];
     switch (op->kind) {
     case PL_KV_OPEN:
-        if (s->try_open[op->seq]) return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is already open", i, op->seq);
-        if (op->n_tokens > s->shape.n_ctx) return pl_fail(err, PL_ERR_INVALID, "operation %d: %d tokens, context is %d", i, op->n_tokens, s->shape.n_ctx);
-        if (s->shape.layer_end == s->n_layer && !op->params) return pl_fail(err, PL_ERR_INVALID, "operation %d: no sampling parameters", i);
+        if (s->try_open[op->seq])
+            return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is already open", i, op->seq);
+        if (op->n_tokens > s->shape.n_ctx)
+            return pl_fail(err, PL_ERR_INVALID, "operation %d: %d tokens, context is %d", i, op->n_tokens,
+                           s->shape.n_ctx);
+        if (s->shape.layer_end == s->n_layer && !op->params)
+            return pl_fail(err, PL_ERR_INVALID, "operation %d: no sampling parameters", i);
         s->try_open[op->seq] = true;
         s->try_pos[op->seq] = 0;
         *n_blocks = 0;
         return PL_OK;
     case PL_KV_EXTEND:
         if (*n_blocks + op->n_blocks > s->max_blocks)
-            return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d would have %d blocks, at most %d", i, op->seq, *n_blocks + op->n_blocks, s->max_blocks);
+            return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d would have %d blocks, at most %d", i,
+                           op->seq, *n_blocks + op->n_blocks, s->max_blocks);
         for (int32_t b = 0; b < op->n_blocks; b++)
-            if (s->try_users[op->blocks[b]]++) return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d is in use", i, op->blocks[b]);
+            if (s->try_users[op->blocks[b]]++)
+                return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d is in use", i, op->blocks[b]);
         *n_blocks += op->n_blocks;
         return PL_OK;
     default: /* that forks and truncation are not in the simulated model is a finding, not a crash */
@@ -155,7 +179,8 @@ static pl_status try_op(hash_stage *s, const pl_kv_op *op, int32_t i, pl_error *
     }
 }
 
-/* Blocks of a sequence after the operations before `upto` of this micro-batch: those it had, then those it was given. */
+/* Blocks of a sequence after the operations before `upto` of this micro-batch: those it had, then those it was given.
+ */
 static void release_tried(hash_stage *s, const pl_micro_batch *mb, int32_t upto)
 {
     int32_t seq = mb->ops[upto].seq;
@@ -184,15 +209,20 @@ static pl_status check(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
         PL_TRY(try_op(s, &mb->ops[i], i, err));
         if (mb->ops[i].kind == PL_KV_CLOSE) release_tried(s, mb, i);
     }
-    if (mb->n_rows > s->shape.n_rows) return pl_fail(err, PL_ERR_INVALID, "%d rows, at most %d", mb->n_rows, s->shape.n_rows);
+    if (mb->n_rows > s->shape.n_rows)
+        return pl_fail(err, PL_ERR_INVALID, "%d rows, at most %d", mb->n_rows, s->shape.n_rows);
     for (int32_t r = 0; r < mb->n_rows; r++) {
         const pl_row *row = &mb->rows[r];
-        if (row->seq < 0 || row->seq >= s->shape.n_seqs || !s->try_open[row->seq]) return pl_fail(err, PL_ERR_INVALID, "row %d: sequence %d is not open", r, row->seq);
+        if (row->seq < 0 || row->seq >= s->shape.n_seqs || !s->try_open[row->seq])
+            return pl_fail(err, PL_ERR_INVALID, "row %d: sequence %d is not open", r, row->seq);
         if (row->pos != s->try_pos[row->seq])
-            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d, expected %d", r, row->pos, row->seq, s->try_pos[row->seq]);
+            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d, expected %d", r, row->pos,
+                           row->seq, s->try_pos[row->seq]);
         if (row->pos >= s->try_blocks[row->seq] * PL_KV_PAGE || row->pos >= s->shape.n_ctx)
-            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d has no block", r, row->pos, row->seq);
-        if (row->token < 0 || row->token >= s->n_vocab) return pl_fail(err, PL_ERR_INVALID, "row %d: token %d of %d", r, row->token, s->n_vocab);
+            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d has no block", r, row->pos,
+                           row->seq);
+        if (row->token < 0 || row->token >= s->n_vocab)
+            return pl_fail(err, PL_ERR_INVALID, "row %d: token %d of %d", r, row->token, s->n_vocab);
         s->try_pos[row->seq]++;
     }
     return PL_OK;
@@ -224,7 +254,8 @@ static void apply(hash_stage *s, const pl_kv_op *op)
     }
 }
 
-/* Sixteen bits per float are exact; the floats behind the first four repeat the value in another form, so that a row put together from two is seen. */
+/* Sixteen bits per float are exact; the floats behind the first four repeat the value in another form, so that a row
+ * put together from two is seen. */
 static void put_hidden(float *out, int32_t n_embd, uint64_t h)
 {
     for (int32_t i = 0; i < n_embd; i++) {
@@ -238,7 +269,8 @@ static pl_status get_hidden(const float *in, int32_t n_embd, int32_t row, uint64
     *h = 0;
     for (int32_t i = 0; i < 4; i++) *h |= (uint64_t)in[i] << (16 * i);
     for (int32_t i = 4; i < n_embd; i++)
-        if ((uint64_t)in[i] != (mix(*h, (uint64_t)i) & 0xffff)) return pl_fail(err, PL_ERR_INVALID, "row %d: torn at element %d", row, i);
+        if ((uint64_t)in[i] != (mix(*h, (uint64_t)i) & 0xffff))
+            return pl_fail(err, PL_ERR_INVALID, "row %d: torn at element %d", row, i);
     return PL_OK;
 }
 
@@ -276,11 +308,14 @@ pl_status hash_stage_run(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
         if (last && row->logits) {
             /* The record is what a replay stands on: it has to hold every token that was known. */
             if (q->n_open && q->n_open != row->pos + 1)
-                return pl_fail(err, PL_ERR_INVALID, "row %d: sequence %d was opened with %d tokens, the first one is sampled behind %d", r, row->seq, q->n_open, row->pos + 1);
+                return pl_fail(err, PL_ERR_INVALID,
+                               "row %d: sequence %d was opened with %d tokens, the first one is sampled behind %d", r,
+                               row->seq, q->n_open, row->pos + 1);
             q->n_open = 0;
             uint64_t history = 1;
             for (int32_t i = 0; i <= row->pos; i++) history = fold(history, (uint32_t)q->history[i]);
-            mb->sampled[n_sampled++] = (pl_sampled){.token = sample(&s->w, h, history, &q->params, row->pos + 1, s->n_vocab)};
+            mb->sampled[n_sampled++] =
+                (pl_sampled){.token = sample(&s->w, h, history, &q->params, row->pos + 1, s->n_vocab)};
         }
     }
     return PL_OK;
@@ -292,8 +327,9 @@ bool hash_model_is_eog(void *user, int32_t token)
     return token % 41 == 7;
 }
 
-int32_t hash_oracle(const pl_model_profile *p, const hash_weights *w, const pl_sample_params *params, bool ignore_eos, const int32_t *prompt, int32_t n_prompt,
-                    int32_t max_tokens, int32_t n_ctx, int32_t *out, bool *stopped)
+int32_t hash_oracle(const pl_model_profile *p, const hash_weights *w, const pl_sample_params *params, bool ignore_eos,
+                    const int32_t *prompt, int32_t n_prompt, int32_t max_tokens, int32_t n_ctx, int32_t *out,
+                    bool *stopped)
 {
     int32_t n_layer = pl_model_n_layer(p), n_vocab = pl_model_n_vocab(p), n_out = 0;
     uint64_t *kv = pl_calloc((size_t)n_layer * (size_t)n_ctx, sizeof *kv);

@@ -207,7 +207,8 @@ START_TEST(a_cancelled_request_makes_room)
 {
     sim_cluster *c = sim_start(.seed = 90, .nodes = 2, .split = 2, .n_seqs = 1);
     sim_run_until_healthy(c, 20 * SIM_S);
-    sim_client *first = sim_request(c, .n_prompt = 20, .max_tokens = 60, .ignore_eos = true), *second = sim_request(c, .n_prompt = 10, .max_tokens = 5);
+    sim_client *first = sim_request(c, .n_prompt = 20, .max_tokens = 60, .ignore_eos = true),
+               *second = sim_request(c, .n_prompt = 10, .max_tokens = 5);
     until_it_streams(c, first);
     sim_cancel(first);
     sim_run_until_idle(c, 20 * SIM_S);
@@ -272,7 +273,8 @@ START_TEST(with_several_requests_all_stages_work_at_once)
     static span spans[2][MAX];
     char dir[64];
     temp_dir(dir);
-    sim_cluster *c = sim_start(.seed = 110, .nodes = 2, .split = 2, .tight = true, .n_seqs = 8, .n_rows = 32, .run_ns = 5 * SIM_MS, .row_layer_ns = 1 * SIM_MS, .trace_dir = dir);
+    sim_cluster *c = sim_start(.seed = 110, .nodes = 2, .split = 2, .tight = true, .n_seqs = 8, .n_rows = 32,
+                               .run_ns = 5 * SIM_MS, .row_layer_ns = 1 * SIM_MS, .trace_dir = dir);
     sim_run_until_healthy(c, 20 * SIM_S);
     for (int i = 0; i < 8; i++) sim_request(c, .n_prompt = 16, .max_tokens = 48, .ignore_eos = true);
     sim_run_until_idle(c, 100 * SIM_S);
@@ -298,10 +300,12 @@ START_TEST(with_several_requests_all_stages_work_at_once)
         else
             b++;
     }
-    /* The promise: with micro-batches enough in flight, 0.9 of the slowest stage's rate. So the busier node works nearly always, and for most of that time
-     * the other one does too. */
-    unsigned long long slowest = busy[0] > busy[1] ? busy[0] : busy[1], other = busy[0] + busy[1] - slowest, wall = last - first;
-    printf("busy %.3f and %.3f of %.3f s, both %.3f s\n", (double)busy[0] / 1e9, (double)busy[1] / 1e9, (double)wall / 1e9, (double)both / 1e9);
+    /* The promise: with micro-batches enough in flight, 0.9 of the slowest stage's rate. So the busier node works
+     * nearly always, and for most of that time the other one does too. */
+    unsigned long long slowest = busy[0] > busy[1] ? busy[0] : busy[1], other = busy[0] + busy[1] - slowest,
+                       wall = last - first;
+    printf("busy %.3f and %.3f of %.3f s, both %.3f s\n", (double)busy[0] / 1e9, (double)busy[1] / 1e9,
+           (double)wall / 1e9, (double)both / 1e9);
     ck_assert(10 * slowest >= 9 * wall);
     ck_assert(10 * both >= 8 * other);
     temp_dir_remove(dir);

@@ -27,10 +27,15 @@ void rig_init(rig *r, const rig_options *options)
     pl_loop *loop = pl_sim_loop(r->process);
     r->compute = fake_compute_new(loop, &(fake_compute_options){.disk = &r->disk, .memory_total = UINT64_C(1) << 30});
     ck_assert_ptr_nonnull(r->compute);
-    pl_node_options o = {.name = "n1", .budget_bytes = options && options->budget ? options->budget : UINT64_C(1) << 30, .seed = 5, .blob_bytes = options && options->blob_bytes ? options->blob_bytes : 1000};
+    pl_node_options o = {.name = "n1",
+                         .budget_bytes = options && options->budget ? options->budget : UINT64_C(1) << 30,
+                         .seed = 5,
+                         .blob_bytes = options && options->blob_bytes ? options->blob_bytes : 1000};
     if (options) o.trace_path = options->trace_path;
     ck_ok(pl_node_new(&r->node, loop, r->compute, &o, &err), err);
-    ck_ok(pl_net_sim_new(&r->net, r->process, &(pl_sim_net_options){.key = &r->key, .allowed = allow_all}, &pl_node_net_events, r->node, &err), err);
+    ck_ok(pl_net_sim_new(&r->net, r->process, &(pl_sim_net_options){.key = &r->key, .allowed = allow_all},
+                         &pl_node_net_events, r->node, &err),
+          err);
     ck_ok(pl_net_listen(r->net, "sim://node", &err), err);
     pl_node_start(r->node, r->net);
     pl_key k;
@@ -59,9 +64,15 @@ void rig_fini(rig *r)
     pl_sim_free(r->sim);
 }
 
-void rig_run(rig *r, uint64_t ns) { pl_sim_run_until(r->sim, pl_sim_now(r->sim) + ns); }
+void rig_run(rig *r, uint64_t ns)
+{
+    pl_sim_run_until(r->sim, pl_sim_now(r->sim) + ns);
+}
 
-static bool no_link(void *user) { return ((actor *)user)->link == NULL; }
+static bool no_link(void *user)
+{
+    return ((actor *)user)->link == NULL;
+}
 
 void rig_join(rig *r)
 {
@@ -132,7 +143,10 @@ void rig_plan(rig *r, int32_t first, int32_t end)
     if (has_down) l->downstream = &r->plan_down;
 }
 
-void rig_load(rig *r, uint64_t epoch) { actor_send(&r->coordinator, r->to_node, epoch, ENVELOPE(LOAD, load, &r->plan), NULL); }
+void rig_load(rig *r, uint64_t epoch)
+{
+    actor_send(&r->coordinator, r->to_node, epoch, ENVELOPE(LOAD, load, &r->plan), NULL);
+}
 
 void rig_neighbour(rig *r, actor *a, Paceline__Hello__Role role, uint64_t epoch)
 {
@@ -158,7 +172,8 @@ void rig_ready(rig *r, uint64_t epoch, int32_t first, int32_t end)
 
 static hash_stage *stage_before(rig *r, int32_t end)
 {
-    pl_stage_shape shape = {.layer_first = 0, .layer_end = end, .n_blocks = 16, .n_ctx = 128, .n_seqs = 4, .n_rows = 128, .n_threads = 1};
+    pl_stage_shape shape = {
+        .layer_first = 0, .layer_end = end, .n_blocks = 16, .n_ctx = 128, .n_seqs = 4, .n_rows = 128, .n_threads = 1};
     return hash_stage_new(&shape, r->model.profile, &r->model.weights);
 }
 
@@ -173,8 +188,11 @@ static pl_part *hidden(rig *r, int32_t pos, int32_t n)
     float *out = pl_calloc((size_t)all * (size_t)n_embd, sizeof *out);
     for (int32_t i = 0; i < all; i++) rows[i] = (pl_row){.pos = i, .token = i + 1};
     pl_error err = {0};
-    ck_ok(hash_stage_run(s, &(pl_micro_batch){.ops = ops, .n_ops = 2, .rows = rows, .n_rows = all, .hidden_out = out}, &err), err);
-    pl_part *p = pl_part_copy((pl_bytes){(uint8_t *)(out + (size_t)pos * (size_t)n_embd), (size_t)n * (size_t)n_embd * sizeof *out});
+    ck_ok(hash_stage_run(s, &(pl_micro_batch){.ops = ops, .n_ops = 2, .rows = rows, .n_rows = all, .hidden_out = out},
+                         &err),
+          err);
+    pl_part *p = pl_part_copy(
+        (pl_bytes){(uint8_t *)(out + (size_t)pos * (size_t)n_embd), (size_t)n * (size_t)n_embd * sizeof *out});
     ck_assert_ptr_nonnull(p);
     pl_free(rows);
     pl_free(out);

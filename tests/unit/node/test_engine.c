@@ -53,7 +53,8 @@ static pl_status wait_for_answer(void)
 static void open_engine(const char *local, bool no_pack, int n_threads)
 {
     pl_error err = {0};
-    pl_compute_engine_options o = {.store_dir = dir, .n_threads = n_threads, .no_pack = no_pack, .local_gguf = local, .poll = -1};
+    pl_compute_engine_options o = {
+        .store_dir = dir, .n_threads = n_threads, .no_pack = no_pack, .local_gguf = local, .poll = -1};
     ck_ok(pl_compute_engine_new(&compute, loop, &o, &err), err);
 }
 
@@ -91,7 +92,8 @@ static size_t stage_hashes(int32_t first, int32_t end, pl_hash *hashes, size_t *
     return n;
 }
 
-static pl_status put(const pl_hash *hash, pl_type type, const int64_t *ne, uint64_t total, uint64_t offset, pl_bytes bytes)
+static pl_status put(const pl_hash *hash, pl_type type, const int64_t *ne, uint64_t total, uint64_t offset,
+                     pl_bytes bytes)
 {
     pl_part *part = pl_part_copy(bytes);
     ck_assert_ptr_nonnull(part);
@@ -107,7 +109,9 @@ static void put_stage(int32_t first, int32_t end)
         const pl_gguf_tensor *t = pl_gguf_tensor_at(model.gguf, index[i]);
         uint64_t half = t->size / 2;
         ck_ok(put(&hashes[i], t->type, t->ne, t->size, 0, (pl_bytes){t->data, half}), answer.err);
-        ck_ok(put(&hashes[i], t->type, t->ne, t->size, half, (pl_bytes){(const uint8_t *)t->data + half, t->size - half}), answer.err);
+        ck_ok(
+            put(&hashes[i], t->type, t->ne, t->size, half, (pl_bytes){(const uint8_t *)t->data + half, t->size - half}),
+            answer.err);
     }
     ck_ok(put(&model.header_hash, PL_TYPE_COUNT, NULL, model.header.size, 0, model.header), answer.err);
 }
@@ -124,7 +128,14 @@ static pl_hash local_header_hash(void)
 
 static pl_stage_shape shape_of(int32_t first, int32_t end, int n_threads)
 {
-    return (pl_stage_shape){.layer_first = first, .layer_end = end, .n_blocks = 4, .n_ctx = 64, .n_seqs = 2, .n_rows = 8, .n_threads = n_threads, .kv_type = PL_TYPE_F32};
+    return (pl_stage_shape){.layer_first = first,
+                            .layer_end = end,
+                            .n_blocks = 4,
+                            .n_ctx = 64,
+                            .n_seqs = 2,
+                            .n_rows = 8,
+                            .n_threads = n_threads,
+                            .kv_type = PL_TYPE_F32};
 }
 
 static pl_status load_stage(const pl_hash *header_hash, int32_t first, int32_t end, pl_stage_memory *memory)
@@ -151,7 +162,13 @@ static pl_status run_stage(const float *in, float *out, pl_sampled *sampled)
     pl_kv_op ops[] = {{.kind = PL_KV_OPEN, .params = &greedy}, {.kind = PL_KV_EXTEND, .blocks = &block, .n_blocks = 1}};
     pl_row rows[N_TOKENS];
     for (int i = 0; i < N_TOKENS; i++) rows[i] = (pl_row){.pos = i, .token = 10 + i, .logits = i == N_TOKENS - 1};
-    pl_micro_batch mb = {.ops = ops, .n_ops = 2, .rows = rows, .n_rows = N_TOKENS, .hidden_in = in, .hidden_out = out, .sampled = sampled};
+    pl_micro_batch mb = {.ops = ops,
+                         .n_ops = 2,
+                         .rows = rows,
+                         .n_rows = N_TOKENS,
+                         .hidden_in = in,
+                         .hidden_out = out,
+                         .sampled = sampled};
     compute->vt->run(compute, &mb, on_ran, NULL);
     return wait_for_answer();
 }
@@ -216,7 +233,9 @@ START_TEST(an_interrupted_tensor_goes_on_where_it_was_and_all_bytes_can_be_finis
     ck_ok(wait_for_answer(), answer.err);
     ck_assert(!have);
     ck_assert_uint_eq(partial, 1000);
-    ck_ok(put(&model.hashes[0], t->type, t->ne, t->size, 1000, (pl_bytes){(const uint8_t *)t->data + 1000, t->size - 1000}), answer.err);
+    ck_ok(put(&model.hashes[0], t->type, t->ne, t->size, 1000,
+              (pl_bytes){(const uint8_t *)t->data + 1000, t->size - 1000}),
+          answer.err);
     compute->vt->lookup(compute, &model.hashes[0], 1, &have, &partial, on_done, NULL);
     ck_ok(wait_for_answer(), answer.err);
     ck_assert(have);
@@ -232,7 +251,8 @@ START_TEST(other_bytes_are_thrown_away_and_can_be_sent_again)
     memcpy(wrong, t->data, t->size);
     wrong[7] ^= 1;
     ck_status(put(&model.hashes[0], t->type, t->ne, t->size, 0, (pl_bytes){wrong, t->size}), PL_ERR_FORMAT, answer.err);
-    ck_status(put(&model.hashes[0], t->type, t->ne, t->size, 500, (pl_bytes){t->data, 10}), PL_ERR_FORMAT, answer.err); /* nothing is kept, so nothing goes on */
+    ck_status(put(&model.hashes[0], t->type, t->ne, t->size, 500, (pl_bytes){t->data, 10}), PL_ERR_FORMAT,
+              answer.err); /* nothing is kept, so nothing goes on */
     ck_ok(put(&model.hashes[0], t->type, t->ne, t->size, 0, (pl_bytes){t->data, t->size}), answer.err);
     pl_free(wrong);
 }
