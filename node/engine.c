@@ -319,7 +319,7 @@ static void *work(void *user)
     engine *e = user;
     pthread_mutex_lock(&e->lock);
     for (;;) {
-        job *j;
+        job *j = NULL;
         while (!e->stop && !(j = pop(&e->todo))) pthread_cond_wait(&e->wake, &e->lock);
         if (e->stop) break;
         pthread_mutex_unlock(&e->lock);
