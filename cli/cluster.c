@@ -346,6 +346,7 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
         .has_kv_type = true,
         .credits = o->credits,
         .min_nodes = o->min_nodes,
+        .n_stages = o->n_stages,
         .heartbeat_ns = (uint64_t)o->heartbeat_ms * 1000000u,
         .dead_after_ns = (uint64_t)o->dead_after_ms * 1000000u,
         .unplaced_grace_ns = (uint64_t)o->grace_ms * 1000000u,
@@ -356,7 +357,7 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
     else if (o->objective && strcmp(o->objective, "throughput") == 0) out->objective = PL_OBJECTIVE_THROUGHPUT;
     else if (o->objective)
         return pl_fail(err, PL_ERR_INVALID, "--objective %s: latency or throughput", o->objective);
-    if (o->n_seqs < 0 || o->n_ctx < 0 || o->n_rows < 0 || o->n_blocks < 0 || o->credits < 0 || o->min_nodes < 0 || o->heartbeat_ms < 0 || o->dead_after_ms < 0 ||
+    if (o->n_seqs < 0 || o->n_ctx < 0 || o->n_rows < 0 || o->n_blocks < 0 || o->credits < 0 || o->min_nodes < 0 || o->n_stages < 0 || o->heartbeat_ms < 0 || o->dead_after_ms < 0 ||
         o->grace_ms < 0 || o->n_threads < 0)
         return pl_fail(err, PL_ERR_INVALID, "a count or time below zero has no meaning here");
     return PL_OK;

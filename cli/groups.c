@@ -47,6 +47,7 @@ static const option_row cluster_rows[] = {
     {"--listen", "HOST:PORT", OPT_STR, AT(listen), "Where nodes dial this coordinator (default: 127.0.0.1:7077)."},
     {"--no-local", NULL, OPT_FLAG, AT(no_local), "This machine coordinates and computes nothing."},
     {"--min-nodes", "N", OPT_I32, AT(min_nodes), "Wait for N nodes (this machine counts) before the first plan (default: 1)."},
+    {"--stages", "N", OPT_I32, AT(n_stages), "Split over exactly N nodes, or as many as there are (default: as many as are best)."},
     {"--objective", "WORD", OPT_STR, AT(objective), "What the split is for: latency (one stream) or throughput (many) (default: by --parallel)."},
     {"--credits", "N", OPT_I32, AT(credits), "Micro-batches in flight on each link (default: 4)."},
     {"--heartbeat", "MS", OPT_I32, AT(heartbeat_ms), "Pause between heartbeats (default: 250)."},

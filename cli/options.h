@@ -62,7 +62,7 @@ typedef struct cli_options {
     const char *listen, *advertise, *key, *peers, *name, *objective, *trace;
     uint64_t mem;
     bool no_local, plain;
-    int32_t min_nodes, heartbeat_ms, dead_after_ms, credits, poll, grace_ms;
+    int32_t min_nodes, n_stages, heartbeat_ms, dead_after_ms, credits, poll, grace_ms;
     bool pin;
     /* http */
     const char *host, *cert, *ssl_key, *alias, *api_key_file, *url;

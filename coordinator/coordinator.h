@@ -23,6 +23,7 @@ typedef struct pl_coordinator_options {
     int32_t credits;             /* frames in flight per link; 0: 4 */
     int32_t queue_max;           /* requests waiting for a slot; 0: 256: beyond it a client is told to come back */
     int32_t min_nodes;           /* wait for so many before the first plan; 0: 1 */
+    int32_t n_stages;            /* split over exactly so many nodes, or as many as there are; 0: as many as are best */
     int objective;               /* pl_objective in placement.h; 0: throughput when n_seqs > 1, else latency */
     uint64_t settle_ns;          /* after a join, wait so long for others before planning; 0: 500 ms */
     uint64_t heartbeat_ns;       /* 0: 250 ms */

@@ -105,7 +105,7 @@ static pl_place_want want_of(const pl_coordinator *c)
 {
     const pl_coordinator_options *o = &c->options;
     return (pl_place_want){.objective = (pl_objective)o->objective, .n_ctx = o->n_ctx, .n_seqs = o->n_seqs, .credits = o->credits, .kv_type = o->kv_type,
-                           .n_blocks = o->n_blocks, .n_rows = o->n_rows, .fixed_blocks = c->fixed_blocks, .fixed_rows = c->fixed_rows};
+                           .n_blocks = o->n_blocks, .n_rows = o->n_rows, .n_stages = o->n_stages, .fixed_blocks = c->fixed_blocks, .fixed_rows = c->fixed_rows};
 }
 
 /* Nodes that failed lately are left out, unless nothing fits without them. */

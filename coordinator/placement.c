@@ -211,6 +211,15 @@ static bool choose(problem *p, pl_placement *out)
     if (!isfinite(least)) return false;
     int32_t k = 1;
     while (!sets[k] || cell_at(p, sets[k], L)->cost > least * (1 + PL_PLACE_MARGIN)) k++;
+    int32_t asked = p->want->n_stages;
+    if (asked > p->n) asked = p->n;
+    if (asked > L) asked = L;
+    if (asked > 0 && asked != k) {
+        solve(p, mode, INFINITY, asked);
+        uint32_t set = best_of_size(p, asked);
+        if (set) sets[k = asked] = set;
+        else solve(p, mode, INFINITY, 0); /* so many do not fit */
+    }
     out->cost_s = cell_at(p, sets[k], L)->cost;
     if (mode == MAX) {
         solve(p, SUM, out->cost_s * (1 + 1e-9), k); /* differences of prefix sums are not exact */
@@ -367,7 +376,7 @@ pl_status pl_place(pl_placement *out, const pl_place_model *model, const pl_plac
     return s;
 }
 
-static void reason(const pl_placement *p, const pl_place_node *nodes, pl_buf *out)
+static void reason(const pl_placement *p, const pl_place_node *nodes, const pl_place_want *want, pl_buf *out)
 {
     const char *what = p->objective == PL_OBJECTIVE_LATENCY ? "per token" : "for the slowest stage";
     pl_buf_printf(out, "objective %s: predicted %.3f ms %s, %.3f ms per token of one stream.\n",
@@ -375,6 +384,8 @@ static void reason(const pl_placement *p, const pl_place_node *nodes, pl_buf *ou
     if (p->n_stages == 1 && p->n_split)
         pl_buf_printf(out, "%s alone: %.3f ms; the best split, over %d nodes: %.3f ms. Splitting would not help, so the model stays in one place.\n",
                       nodes[p->alone].name, p->alone_s * 1e3, p->n_split, p->split_s * 1e3);
+    else if (want->n_stages && p->n_stages > 1 && p->alone >= 0)
+        pl_buf_printf(out, "split over %d nodes, as asked: %.3f ms; %s alone: %.3f ms.\n", p->n_stages, p->cost_s * 1e3, nodes[p->alone].name, p->alone_s * 1e3);
     else if (p->n_stages > 1 && p->alone >= 0)
         pl_buf_printf(out, "split over %d nodes: %.3f ms; %s alone: %.3f ms.\n", p->n_stages, p->cost_s * 1e3, nodes[p->alone].name, p->alone_s * 1e3);
     else if (p->n_stages > 1)
@@ -396,7 +407,7 @@ pl_status pl_place_text(const pl_placement *p, const pl_place_model *model, cons
                       pl_format_size(pl_place_stage_bytes(s)), pl_format_size(nodes[s->node].budget_bytes), s->step_s * 1e3,
                       p->slowest_s > 0 ? 100 * s->step_s / p->slowest_s : 100.0);
     }
-    reason(p, nodes, out);
+    reason(p, nodes, want, out);
     for (int32_t i = 0; i < n_nodes; i++) {
         bool used = false;
         for (int32_t k = 0; k < p->n_stages; k++) used |= p->stages[k].node == i;

@@ -49,6 +49,7 @@ typedef struct pl_place_want {
     int32_t n_ctx, n_seqs, credits;
     pl_type kv_type;
     int32_t n_blocks, n_rows;     /* as wished */
+    int32_t n_stages;             /* exactly so many (or as many as there are nodes), if that fits; 0: as many as are best */
     bool fixed_blocks, fixed_rows; /* the user said so: never reduced */
 } pl_place_want;
 

@@ -204,18 +204,6 @@ class Cluster:
             s["memory_bytes"] = sum(s[k] for k in ("weights_bytes", "kv_bytes", "compute_bytes", "link_bytes"))
         return stages
 
-    def planned_stages(self, nodes, timeout=START_S):
-        """How many stages the plan for these nodes has; None when the model does not fit them."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            v = self.get("/v1/cluster")
-            if v["pipeline"]["state"] != "down":
-                return len(v["pipeline"]["stages"])
-            if len([n for n in v["nodes"] if n["state"] == "idle"]) == nodes and "short" in (v["pipeline"]["reason"] or ""):
-                return None
-            time.sleep(0.05)
-        raise AssertionError("neither a plan nor a refusal after %d s:\n%s" % (timeout, self.logs()))
-
     def stop(self):
         for p in list(self.nodes.values()) + ([self.serve] if hasattr(self, "serve") else []):
             p.end()

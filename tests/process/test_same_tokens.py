@@ -44,7 +44,6 @@ def models():
 
 
 class SameTokens(unittest.TestCase):
-    budgets = {}
     reference = {}
 
     @classmethod
@@ -56,35 +55,14 @@ class SameTokens(unittest.TestCase):
     def tearDownClass(cls):
         cls.caches.cleanup()
 
-    def cluster(self, name, path, mem, nodes, threads=1, chunk=512, layout="packed"):
+    def cluster(self, name, path, nodes, threads=1, chunk=512, layout="packed"):
         node = ["--no-pack"] if layout == "plain" else []
-        return Cluster(path, nodes=nodes, mem=mem, threads=threads, serve=["-np", "8", "-c", "512", "-ub", str(chunk)], node=node, give_model=layout == "plain",
+        return Cluster(path, nodes=nodes, threads=threads, serve=["-np", "8", "-c", "512", "-ub", str(chunk), "--stages", str(nodes)], node=node, give_model=layout == "plain",
                        caches=os.path.join(self.caches.name, name), wait=False)
-
-    def budget(self, name, path, nodes):
-        """A budget per node with which the plan has exactly that many stages."""
-        if nodes == 1:
-            return None
-        if (name, nodes) not in self.budgets:
-            with self.cluster(name, path, None, 1) as c:
-                c.wait_ready()
-                whole = c.stages()[0]["weights_bytes"] * 2
-            low, high = whole // (3 * nodes), whole
-            for _ in range(14):
-                mem = (low + high) // 2
-                with self.cluster(name, path, mem, nodes) as c:
-                    n = c.planned_stages(nodes) or nodes + 1  # more than there are
-                if n == nodes:
-                    self.budgets[name, nodes] = mem
-                    break
-                low, high = (mem, high) if n > nodes else (low, mem)
-            else:
-                self.skipTest("%s cannot be split over exactly %d nodes of equal budget" % (name, nodes))
-        return self.budgets[name, nodes]
 
     def wanted(self, name, path):
         if name not in self.reference:
-            with self.cluster(name, path, None, 1) as c:
+            with self.cluster(name, path, 1) as c:
                 c.wait_ready()
                 self.reference[name] = c.complete_many(JOBS, 1)
             for answer in self.reference[name]:
@@ -93,12 +71,10 @@ class SameTokens(unittest.TestCase):
 
     def check(self, name, path, nodes, threads, at_once, chunk, layout, kill, seed=0):
         wanted = self.wanted(name, path)
-        mem = self.budget(name, path, nodes)
-        with self.cluster(name, path, mem, nodes, threads, chunk, layout) as c:
+        with self.cluster(name, path, nodes, threads, chunk, layout) as c:
             c.wait_ready()
             self.assertEqual(len(c.stages()), nodes)
             if kill:
-                # The victim comes back, because the others alone may not hold the model.
                 victim = "n%d" % random.Random(seed).randrange(nodes)
 
                 def strike():
