@@ -16,7 +16,8 @@
 #include "engine/base/sys.h"
 #include "engine/stage/store.h"
 
-/* --- keys ------------------------------------------------------------------------------------------------------------ */
+/* --- keys ------------------------------------------------------------------------------------------------------------
+ */
 
 static pl_status config_path(const char *given, const char *name, char *out, size_t size, pl_error *err)
 {
@@ -26,7 +27,8 @@ static pl_status config_path(const char *given, const char *name, char *out, siz
     }
     char dir[4096];
     PL_TRY(pl_config_dir(dir, sizeof dir, err));
-    if ((size_t)snprintf(out, size, "%s/%s", dir, name) >= size) return pl_fail(err, PL_ERR_INVALID, "%s: the path is too long", dir);
+    if ((size_t)snprintf(out, size, "%s/%s", dir, name) >= size)
+        return pl_fail(err, PL_ERR_INVALID, "%s: the path is too long", dir);
     return PL_OK;
 }
 
@@ -43,8 +45,10 @@ static pl_status open_own_key(keyring *k, const cli_options *o, pl_error *err)
         s = pl_key_save(&k->public_key, &k->secret_key, path, false, &why);
     char text[2 * PL_KEY_SIZE + 1];
     pl_key_text(&k->public_key, text);
-    if (s == PL_OK) pl_log(PL_LOG_INFO, "made a key pair", "path=%s public_key=%s", PL_Q(path), text);
-    else pl_log(PL_LOG_WARN, "the new key pair is for this run only", "reason=%s", PL_Q(why.text));
+    if (s == PL_OK)
+        pl_log(PL_LOG_INFO, "made a key pair", "path=%s public_key=%s", PL_Q(path), text);
+    else
+        pl_log(PL_LOG_WARN, "the new key pair is for this run only", "reason=%s", PL_Q(why.text));
     return PL_OK;
 }
 
@@ -115,7 +119,8 @@ static bool keyring_allows(void *user, const pl_key *peer)
     return keyring_trusts(user, peer) || (k->node && pl_node_expects(k->node, peer));
 }
 
-pl_status keyring_resolve(const keyring *k, const char *text, int default_port, char address[128], pl_key *key, pl_error *err)
+pl_status keyring_resolve(const keyring *k, const char *text, int default_port, char address[128], pl_key *key,
+                          pl_error *err)
 {
     const char *hash = strchr(text, '#');
     size_t n = hash ? (size_t)(hash - text) : strlen(text);
@@ -129,7 +134,8 @@ pl_status keyring_resolve(const keyring *k, const char *text, int default_port, 
     if (colon && !bare_v6 && !(host[0] == '[' && colon[-1] != ']')) {
         char *end;
         long port = strtol(colon + 1, &end, 10);
-        if (*end || end == colon + 1 || port < 1 || port > 65535) return pl_fail(err, PL_ERR_INVALID, "%s: %s is not a port", text, colon + 1);
+        if (*end || end == colon + 1 || port < 1 || port > 65535)
+            return pl_fail(err, PL_ERR_INVALID, "%s: %s is not a port", text, colon + 1);
         *colon = 0;
         default_port = (int)port;
     }
@@ -149,28 +155,35 @@ pl_status keyring_resolve(const keyring *k, const char *text, int default_port, 
         *key = k->public_key;
         return PL_OK;
     }
-    return pl_fail(err, PL_ERR_AUTH, "%s: which key should it have? Write HOST:PORT#KEY, or name the host behind its key in the peers file", text);
+    return pl_fail(
+        err, PL_ERR_AUTH,
+        "%s: which key should it have? Write HOST:PORT#KEY, or name the host behind its key in the peers file", text);
 }
 
 static bool is_loopback(const char *address)
 {
-    return strstr(address, "://127.") || strstr(address, "://localhost") || strstr(address, "://[::1]") || strncmp(address, "inproc", 6) == 0;
+    return strstr(address, "://127.") || strstr(address, "://localhost") || strstr(address, "://[::1]") ||
+           strncmp(address, "inproc", 6) == 0;
 }
 
 static pl_status check_plain(const keyring *k, const char *address, pl_error *err)
 {
     if (!k->plain || is_loopback(address)) return PL_OK;
-    return pl_fail(err, PL_ERR_AUTH, "%s: --plain is for loopback addresses only: links between machines are encrypted", address);
+    return pl_fail(err, PL_ERR_AUTH, "%s: --plain is for loopback addresses only: links between machines are encrypted",
+                   address);
 }
 
-/* --- the model ------------------------------------------------------------------------------------------------------- */
+/* --- the model -------------------------------------------------------------------------------------------------------
+ */
 
 static pl_status open_chat(model *m, const cli_options *o, pl_error *err)
 {
     pl_buf text = {0};
     pl_status s = PL_OK;
-    if (o->chat_template_file) s = pl_file_read(&text, o->chat_template_file, 1 << 20, err);
-    else if (o->chat_template) pl_buf_add_str(&text, pl_str_from(o->chat_template));
+    if (o->chat_template_file)
+        s = pl_file_read(&text, o->chat_template_file, 1 << 20, err);
+    else if (o->chat_template)
+        pl_buf_add_str(&text, pl_str_from(o->chat_template));
     if (s == PL_OK && (o->chat_template || o->chat_template_file)) {
         int32_t bos = pl_vocab_bos(m->vocab), eos = pl_vocab_eos(m->vocab);
         s = pl_chat_open(&m->chat, pl_buf_str(&text), bos < 0 ? (pl_str){0} : pl_vocab_text(m->vocab, bos),
@@ -184,7 +197,10 @@ static pl_status open_chat(model *m, const cli_options *o, pl_error *err)
     return s;
 }
 
-static void show_hashing(void *user, uint64_t done, uint64_t total) { progress_show(user, done, total); }
+static void show_hashing(void *user, uint64_t done, uint64_t total)
+{
+    progress_show(user, done, total);
+}
 
 static pl_status hash_tensors(model *m, const cli_options *o, pl_error *err)
 {
@@ -197,7 +213,8 @@ static pl_status hash_tensors(model *m, const cli_options *o, pl_error *err)
     /* Without a place to remember them the hashes are computed each time. */
     if (o->cache_dir) snprintf(dir, sizeof dir, "%s", o->cache_dir);
     if (!o->cache_dir && pl_cache_dir(dir, sizeof dir, &why) != PL_OK) dir[0] = 0;
-    if (dir[0] && pl_store_open(&store, dir, NULL, &why) != PL_OK) pl_log(PL_LOG_WARN, "no cache", "reason=%s", PL_Q(why.text));
+    if (dir[0] && pl_store_open(&store, dir, NULL, &why) != PL_OK)
+        pl_log(PL_LOG_WARN, "no cache", "reason=%s", PL_Q(why.text));
     progress p;
     progress_start(&p, "Hashing the model", o->quiet);
     pl_status s = pl_store_hash_gguf(store, m->gguf, m->hashes, show_hashing, &p, err);
@@ -214,8 +231,9 @@ pl_status model_open(model *m, const cli_options *o, pl_error *err)
     snprintf(m->name, sizeof m->name, "%s", o->alias ? o->alias : base ? base + 1 : o->model);
     pl_status s;
     if ((s = pl_gguf_open(&m->gguf, o->model, err)) != PL_OK) return s;
-    if ((s = pl_model_profile_open(&m->profile, m->gguf, err)) != PL_OK || (s = pl_vocab_open(&m->vocab, m->gguf, err)) != PL_OK ||
-        (s = open_chat(m, o, err)) != PL_OK || (s = hash_tensors(m, o, err)) != PL_OK) {
+    if ((s = pl_model_profile_open(&m->profile, m->gguf, err)) != PL_OK ||
+        (s = pl_vocab_open(&m->vocab, m->gguf, err)) != PL_OK || (s = open_chat(m, o, err)) != PL_OK ||
+        (s = hash_tensors(m, o, err)) != PL_OK) {
         s = pl_note(err, s, "%s", o->model);
         model_close(m);
     }
@@ -232,11 +250,16 @@ void model_close(model *m)
     *m = (model){0};
 }
 
-static bool model_is_eog(void *user, int32_t token) { return pl_vocab_is_eog(((model *)user)->vocab, token); }
+static bool model_is_eog(void *user, int32_t token)
+{
+    return pl_vocab_is_eog(((model *)user)->vocab, token);
+}
 
-/* --- the node of this process ------------------------------------------------------------------------------------------ */
+/* --- the node of this process
+ * ------------------------------------------------------------------------------------------ */
 
-static pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *events, void *user, pl_error *err)
+static pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *events, void *user,
+                         pl_error *err)
 {
     pl_zmq_options z = {.allowed = keyring_allows, .allowed_user = k};
     if (!k->plain) {
@@ -246,7 +269,8 @@ static pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_e
     return pl_net_zmq_new(out, loop, &z, events, user, err);
 }
 
-pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o, const char *listen, const char *gguf_path, pl_error *err)
+pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o, const char *listen,
+                           const char *gguf_path, pl_error *err)
 {
     *n = (local_node){0};
     pl_compute_engine_options e = {
@@ -259,14 +283,20 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
     };
     char advertise[128] = "";
     if (o->advertise) snprintf(advertise, sizeof advertise, "tcp://%s", o->advertise);
-    pl_node_options options = {.name = o->name, .budget_bytes = o->mem, .data_address = o->advertise ? advertise : NULL, .trace_path = o->trace};
+    pl_node_options options = {.name = o->name,
+                               .budget_bytes = o->mem,
+                               .data_address = o->advertise ? advertise : NULL,
+                               .trace_path = o->trace};
     pl_status s;
-    if ((s = check_plain(k, listen, err)) != PL_OK || (s = pl_compute_engine_new(&n->compute, loop, &e, err)) != PL_OK ||
+    if ((s = check_plain(k, listen, err)) != PL_OK ||
+        (s = pl_compute_engine_new(&n->compute, loop, &e, err)) != PL_OK ||
         (s = pl_node_new(&n->node, loop, n->compute, &options, err)) != PL_OK)
         goto fail;
     k->node = n->node;
     pl_node_set_coordinator_check(n->node, keyring_trusts, k);
-    if ((s = net_new(&n->net, loop, k, &pl_node_net_events, n->node, err)) != PL_OK || (s = pl_net_listen(n->net, listen, err)) != PL_OK) goto fail;
+    if ((s = net_new(&n->net, loop, k, &pl_node_net_events, n->node, err)) != PL_OK ||
+        (s = pl_net_listen(n->net, listen, err)) != PL_OK)
+        goto fail;
     pl_node_start(n->node, n->net);
     return PL_OK;
 fail:
@@ -283,7 +313,8 @@ void local_node_stop(local_node *n)
     *n = (local_node){0};
 }
 
-/* --- signals ------------------------------------------------------------------------------------------------------------ */
+/* --- signals
+ * ------------------------------------------------------------------------------------------------------------ */
 
 pl_status signals_watch(pl_loop *loop, int *fd, void **watch, void (*fn)(void *user), void *user, pl_error *err)
 {
@@ -311,7 +342,8 @@ static void head_signal(void *user)
         if (h->on_signal) h->on_signal(h->on_signal_user, h->n_signals++);
 }
 
-/* --- the coordinator with what belongs to it ------------------------------------------------------------------------------ */
+/* --- the coordinator with what belongs to it
+ * ------------------------------------------------------------------------------ */
 
 pl_sample_params sample_from_options(const cli_options *o)
 {
@@ -351,14 +383,17 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
         .dead_after_ns = (uint64_t)o->dead_after_ms * 1000000u,
         .unplaced_grace_ns = (uint64_t)o->grace_ms * 1000000u,
     };
-    if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) || (out->kv_type != PL_TYPE_F16 && out->kv_type != PL_TYPE_F32))
+    if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) ||
+        (out->kv_type != PL_TYPE_F16 && out->kv_type != PL_TYPE_F32))
         return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: f16 or f32", o->kv_type);
-    if (o->objective && strcmp(o->objective, "latency") == 0) out->objective = PL_OBJECTIVE_LATENCY;
-    else if (o->objective && strcmp(o->objective, "throughput") == 0) out->objective = PL_OBJECTIVE_THROUGHPUT;
+    if (o->objective && strcmp(o->objective, "latency") == 0)
+        out->objective = PL_OBJECTIVE_LATENCY;
+    else if (o->objective && strcmp(o->objective, "throughput") == 0)
+        out->objective = PL_OBJECTIVE_THROUGHPUT;
     else if (o->objective)
         return pl_fail(err, PL_ERR_INVALID, "--objective %s: latency or throughput", o->objective);
-    if (o->n_seqs < 0 || o->n_ctx < 0 || o->n_rows < 0 || o->n_blocks < 0 || o->credits < 0 || o->min_nodes < 0 || o->n_stages < 0 || o->heartbeat_ms < 0 || o->dead_after_ms < 0 ||
-        o->grace_ms < 0 || o->n_threads < 0)
+    if (o->n_seqs < 0 || o->n_ctx < 0 || o->n_rows < 0 || o->n_blocks < 0 || o->credits < 0 || o->min_nodes < 0 ||
+        o->n_stages < 0 || o->heartbeat_ms < 0 || o->dead_after_ms < 0 || o->grace_ms < 0 || o->n_threads < 0)
         return pl_fail(err, PL_ERR_INVALID, "a count or time below zero has no meaning here");
     return PL_OK;
 }
@@ -380,9 +415,12 @@ static pl_status start_local(head *h, bool is_private, pl_error *err)
 {
     char listen[160];
     const char *control = pl_net_address(h->net);
-    if (is_private && h->o->nodes.n == 0) snprintf(listen, sizeof listen, "inproc://node-%p", (void *)h);
-    else if (is_loopback(control) && h->o->nodes.n == 0) snprintf(listen, sizeof listen, "tcp://127.0.0.1:0");
-    else snprintf(listen, sizeof listen, "tcp://%s:0", h->keys.plain ? "127.0.0.1" : "0.0.0.0");
+    if (is_private && h->o->nodes.n == 0)
+        snprintf(listen, sizeof listen, "inproc://node-%p", (void *)h);
+    else if (is_loopback(control) && h->o->nodes.n == 0)
+        snprintf(listen, sizeof listen, "tcp://127.0.0.1:0");
+    else
+        snprintf(listen, sizeof listen, "tcp://%s:0", h->keys.plain ? "127.0.0.1" : "0.0.0.0");
     PL_TRY(local_node_start(&h->local, h->loop, &h->keys, h->o, listen, h->o->model, err));
     char address[160];
     snprintf(address, sizeof address, "%s", control);
@@ -401,11 +439,15 @@ pl_status head_start(head *h, const cli_options *o, int default_seqs, bool is_pr
     pl_coordinator_options options;
     char listen[160];
     pl_status s;
-    if (is_private) snprintf(listen, sizeof listen, "inproc://coordinator-%p", (void *)h);
-    else snprintf(listen, sizeof listen, "tcp://%s", o->listen ? o->listen : "127.0.0.1:7077");
-    if ((s = coordinator_options(o, default_seqs, &options, err)) != PL_OK || (s = pl_loop_uv_new(&h->loop, err)) != PL_OK ||
-        (s = signals_watch(h->loop, &h->signal_fd, &h->signals, head_signal, h, err)) != PL_OK || (s = keyring_open(&h->keys, o, err)) != PL_OK ||
-        (s = check_plain(&h->keys, listen, err)) != PL_OK || (s = model_open(&h->m, o, err)) != PL_OK)
+    if (is_private)
+        snprintf(listen, sizeof listen, "inproc://coordinator-%p", (void *)h);
+    else
+        snprintf(listen, sizeof listen, "tcp://%s", o->listen ? o->listen : "127.0.0.1:7077");
+    if ((s = coordinator_options(o, default_seqs, &options, err)) != PL_OK ||
+        (s = pl_loop_uv_new(&h->loop, err)) != PL_OK ||
+        (s = signals_watch(h->loop, &h->signal_fd, &h->signals, head_signal, h, err)) != PL_OK ||
+        (s = keyring_open(&h->keys, o, err)) != PL_OK || (s = check_plain(&h->keys, listen, err)) != PL_OK ||
+        (s = model_open(&h->m, o, err)) != PL_OK)
         goto fail;
     pl_coordinator_model m = {h->m.gguf, h->m.profile, h->m.hashes, h->m.name, model_is_eog, &h->m};
     if ((s = pl_coordinator_new(&h->coordinator, h->loop, &m, &options, err)) != PL_OK ||
@@ -413,7 +455,8 @@ pl_status head_start(head *h, const cli_options *o, int default_seqs, bool is_pr
         (s = pl_net_listen(h->net, listen, err)) != PL_OK)
         goto fail;
     pl_coordinator_start(h->coordinator, h->net);
-    if ((s = dial_nodes(h, err)) != PL_OK || (!o->no_local && (s = start_local(h, is_private, err)) != PL_OK)) goto fail;
+    if ((s = dial_nodes(h, err)) != PL_OK || (!o->no_local && (s = start_local(h, is_private, err)) != PL_OK))
+        goto fail;
     return PL_OK;
 fail:
     head_stop(h);

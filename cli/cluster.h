@@ -1,4 +1,5 @@
-/* What run, serve and node build their processes from: keys, the model, a coordinator, this machine's node, and an orderly end.
+/* What run, serve and node build their processes from: keys, the model, a coordinator, this machine's node, and an
+ * orderly end.
  *
  * Everything lives on one libuv loop; only the node's compute thread and pool stand beside it. */
 #pragma once
@@ -15,14 +16,16 @@ typedef struct keyring {
     pl_key public_key, secret_key;
     pl_key_list peers, allow; /* of the file, of --allow */
     char peers_path[4200];
-    int64_t peers_time_ns;    /* when the file was changed, as it was read */
+    int64_t peers_time_ns; /* when the file was changed, as it was read */
     bool plain;
     pl_node *node; /* its neighbours of the running plan are let in too */
 } keyring;
 PL_MUST_CHECK pl_status keyring_open(keyring *k, const cli_options *o, pl_error *err);
 void keyring_close(keyring *k);
-/* "HOST:PORT[#KEY]" into a "tcp://HOST:PORT" address and the key that the other end must have. default_port for a HOST alone. */
-PL_MUST_CHECK pl_status keyring_resolve(const keyring *k, const char *text, int default_port, char address[128], pl_key *key, pl_error *err);
+/* "HOST:PORT[#KEY]" into a "tcp://HOST:PORT" address and the key that the other end must have. default_port for a HOST
+ * alone. */
+PL_MUST_CHECK pl_status keyring_resolve(const keyring *k, const char *text, int default_port, char address[128],
+                                        pl_key *key, pl_error *err);
 
 /* The model as the coordinator needs it. */
 typedef struct model {
@@ -41,8 +44,10 @@ typedef struct local_node {
     pl_node *node;
     pl_net *net;
 } local_node;
-/* A node in this process, on the loop. listen: its data address. gguf_path: the model when it is on this machine, else NULL. */
-PL_MUST_CHECK pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o, const char *listen, const char *gguf_path, pl_error *err);
+/* A node in this process, on the loop. listen: its data address. gguf_path: the model when it is on this machine, else
+ * NULL. */
+PL_MUST_CHECK pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o,
+                                         const char *listen, const char *gguf_path, pl_error *err);
 void local_node_stop(local_node *n);
 
 typedef struct head { /* a coordinator with what belongs to it */
@@ -59,11 +64,13 @@ typedef struct head { /* a coordinator with what belongs to it */
     void *on_signal_user;
     int n_signals;
 } head;
-/* Opens the model and the loop, starts the coordinator, its own node unless --no-local, and dials --node. private: nobody can join (run without --listen). */
+/* Opens the model and the loop, starts the coordinator, its own node unless --no-local, and dials --node. private:
+ * nobody can join (run without --listen). */
 PL_MUST_CHECK pl_status head_start(head *h, const cli_options *o, int default_seqs, bool is_private, pl_error *err);
 void head_stop(head *h);
 /* fn is called on the loop for every SIGINT and SIGTERM, with how many came before. */
-PL_MUST_CHECK pl_status signals_watch(pl_loop *loop, int *fd, void **watch, void (*fn)(void *user), void *user, pl_error *err);
+PL_MUST_CHECK pl_status signals_watch(pl_loop *loop, int *fd, void **watch, void (*fn)(void *user), void *user,
+                                      pl_error *err);
 void signals_unwatch(pl_loop *loop, int fd, void *watch);
 
 void log_from_options(const cli_options *o, const char *default_level);

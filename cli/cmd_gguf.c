@@ -26,8 +26,10 @@ static int run(const cli_options *o, int argc, char **argv)
 {
     pl_error err;
     pl_status s;
-    if (argc == 2 && strcmp(argv[0], "dump") == 0) s = dump(argv[1], o->json, &err);
-    else s = pl_fail(&err, PL_ERR_INVALID, "gguf: the way to call it is 'paceline gguf dump FILE'");
+    if (argc == 2 && strcmp(argv[0], "dump") == 0)
+        s = dump(argv[1], o->json, &err);
+    else
+        s = pl_fail(&err, PL_ERR_INVALID, "gguf: the way to call it is 'paceline gguf dump FILE'");
     return s == PL_OK ? 0 : cli_fail(&err);
 }
 
@@ -35,7 +37,8 @@ const command cmd_gguf = {
     "gguf",
     "dump FILE",
     "look into a GGUF file",
-    "Checks the whole file (all parts of a split) and prints its metadata and its tensors with type, shape, size and offset. "
+    "Checks the whole file (all parts of a split) and prints its metadata and its tensors with type, shape, size and "
+    "offset. "
     "A file that breaks the format gives one error with file, offset and reason.",
     "$ paceline gguf dump model.gguf\n$ paceline gguf dump --json model.gguf",
     {&group, &group_general, NULL},

@@ -7,8 +7,10 @@
 #include "transport/curve.h"
 
 static const option_row rows[] = {
-    {"-o, --out", "FILE", OPT_STR, offsetof(cli_options, out), "Where the secret key goes; the public one gets .pub behind it (default: ~/.config/paceline/key)."},
-    {"-f, --force", NULL, OPT_FLAG, offsetof(cli_options, force), "Replace a key that is there. Peers that know the old one will refuse this machine."},
+    {"-o, --out", "FILE", OPT_STR, offsetof(cli_options, out),
+     "Where the secret key goes; the public one gets .pub behind it (default: ~/.config/paceline/key)."},
+    {"-f, --force", NULL, OPT_FLAG, offsetof(cli_options, force),
+     "Replace a key that is there. Peers that know the old one will refuse this machine."},
 };
 static const option_group group = {"Key pair", rows, sizeof rows / sizeof *rows};
 
@@ -27,7 +29,8 @@ static pl_status keygen(const cli_options *o, pl_error *err)
     PL_TRY(pl_key_save(&public_key, &secret_key, path, o->force, err));
     char text[2 * PL_KEY_SIZE + 1];
     pl_key_text(&public_key, text);
-    fprintf(stderr, "Secret key: %s\nPublic key: %s.pub, and here, for the peers file of other machines:\n", path, path);
+    fprintf(stderr, "Secret key: %s\nPublic key: %s.pub, and here, for the peers file of other machines:\n", path,
+            path);
     puts(text);
     return PL_OK;
 }
@@ -44,9 +47,11 @@ const command cmd_keygen = {
     "keygen",
     "",
     "make this machine's key pair for links",
-    "Links between machines are authenticated and encrypted with CURVE. Every machine has a key pair of its own; whom it lets in stands in its peers file "
+    "Links between machines are authenticated and encrypted with CURVE. Every machine has a key pair of its own; whom "
+    "it lets in stands in its peers file "
     "(~/.config/paceline/peers), one public key per line with a name behind it. The public key is printed.",
-    "# once per machine\n$ paceline keygen\n# let that machine in, here\n$ echo 'PUBLIC_KEY desk2' >> ~/.config/paceline/peers",
+    "# once per machine\n$ paceline keygen\n# let that machine in, here\n$ echo 'PUBLIC_KEY desk2' >> "
+    "~/.config/paceline/peers",
     {&group, &group_general, NULL},
     run,
 };

@@ -1,6 +1,7 @@
 /* `paceline run`: a prompt, or a conversation, answered by this process alone or with the nodes that it dials.
  *
- * States: starting (until a pipeline is up) -> answering <-> asking (interactive only) -> ending. One generation at a time. */
+ * States: starting (until a pipeline is up) -> answering <-> asking (interactive only) -> ending. One generation at a
+ * time. */
 #include <editline/readline.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,11 @@ typedef struct session {
     progress progress;
     uint64_t start_ns;
     bool conversation, interactive, up, ending;
-    pl_buf prompt;          /* of a run that is not interactive */
+    pl_buf prompt; /* of a run that is not interactive */
     pl_json *messages;
     pl_generation *generation;
-    pl_buf answer, line;    /* line: what a backslash at its end continues */
-    void *input;            /* the watch on standard input while asking */
+    pl_buf answer, line; /* line: what a backslash at its end continues */
+    void *input;         /* the watch on standard input while asking */
     int code;
 } session;
 
@@ -43,7 +44,10 @@ static void finish(session *s, int code)
     pl_loop_uv_stop(s->h.loop);
 }
 
-static void fail(session *s, const pl_error *err) { finish(s, cli_fail(err)); }
+static void fail(session *s, const pl_error *err)
+{
+    finish(s, cli_fail(err));
+}
 
 static void ask(session *s);
 
@@ -67,11 +71,13 @@ static void on_token(void *user, const pl_sampled *token, pl_str text)
 static void print_timings(const pl_usage *u)
 {
     double prompt_s = (double)u->prompt_ns / 1e9, generate_s = (double)u->generate_ns / 1e9;
-    fprintf(stderr, "[prompt: %d tokens, %.1f tokens/s; generated: %d tokens, %.1f tokens/s]\n", u->n_prompt, prompt_s > 0 ? u->n_prompt / prompt_s : 0, u->n_generated,
+    fprintf(stderr, "[prompt: %d tokens, %.1f tokens/s; generated: %d tokens, %.1f tokens/s]\n", u->n_prompt,
+            prompt_s > 0 ? u->n_prompt / prompt_s : 0, u->n_generated,
             generate_s > 0 ? (u->n_generated - 1) / generate_s : 0);
 }
 
-static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage, const pl_error *err)
+static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage,
+                   const pl_error *err)
 {
     session *s = user;
     s->generation = NULL;
@@ -104,10 +110,15 @@ static const pl_generation_events events = {on_token, on_end};
 static pl_status answer(session *s, pl_error *err)
 {
     const cli_options *o = s->o;
-    pl_generation_options g = {.request = {.max_tokens = o->n_predict, .ignore_eos = o->ignore_eos, .has_seed = o->has_seed, .sample = sample_from_options(o)}, .special = o->special};
+    pl_generation_options g = {.request = {.max_tokens = o->n_predict,
+                                           .ignore_eos = o->ignore_eos,
+                                           .has_seed = o->has_seed,
+                                           .sample = sample_from_options(o)},
+                               .special = o->special};
     pl_buf text = {0}, tokens = {0};
     pl_status status = PL_OK;
-    if (o->stops.n > PL_STOPS_MAX) status = pl_fail(err, PL_ERR_INVALID, "--stop is given more than %d times", PL_STOPS_MAX);
+    if (o->stops.n > PL_STOPS_MAX)
+        status = pl_fail(err, PL_ERR_INVALID, "--stop is given more than %d times", PL_STOPS_MAX);
     for (int i = 0; i < o->stops.n && status == PL_OK; i++) g.stops[g.n_stops++] = o->stops.items[i];
     if (status == PL_OK && s->conversation) {
         status = pl_chat_render(s->h.m.chat, s->messages, NULL, true, &text, err);
@@ -121,13 +132,15 @@ static pl_status answer(session *s, pl_error *err)
     g.request.n_tokens = (int32_t)(tokens.size / sizeof(int32_t));
     pl_buf_reset(&s->answer);
     if (status == PL_OK) status = pl_sample_check(&g.request.sample, err);
-    if (status == PL_OK) status = pl_generation_start(&s->generation, s->h.coordinator, s->h.loop, s->h.m.vocab, &g, &events, s, err);
+    if (status == PL_OK)
+        status = pl_generation_start(&s->generation, s->h.coordinator, s->h.loop, s->h.m.vocab, &g, &events, s, err);
     pl_buf_fini(&text);
     pl_buf_fini(&tokens);
     return status;
 }
 
-/* --- the conversation ------------------------------------------------------------------------------------------------ */
+/* --- the conversation ------------------------------------------------------------------------------------------------
+ */
 
 static void stop_asking(session *s)
 {
@@ -164,7 +177,10 @@ static void on_line(char *line)
     if (more) return;
     if (clear || help) {
         if (clear) forget(s);
-        fputs(clear ? "The conversation begins anew.\n" : "/clear  begin anew\n/exit   leave (or Ctrl-D)\nA backslash at the end of a line goes on in the next; Ctrl-C stops an answer.\n", stderr);
+        fputs(clear ? "The conversation begins anew.\n"
+                    : "/clear  begin anew\n/exit   leave (or Ctrl-D)\nA backslash at the end of a line goes on in the "
+                      "next; Ctrl-C stops an answer.\n",
+              stderr);
         pl_buf_reset(&s->line);
         return;
     }
@@ -196,12 +212,16 @@ static void ask(session *s)
 static void on_signal(void *user, int n_before)
 {
     session *s = user;
-    if (s->generation && s->interactive) pl_generation_cancel(s->generation);
-    else if (s->generation && n_before == 0) pl_generation_cancel(s->generation);
-    else finish(s, 130);
+    if (s->generation && s->interactive)
+        pl_generation_cancel(s->generation);
+    else if (s->generation && n_before == 0)
+        pl_generation_cancel(s->generation);
+    else
+        finish(s, 130);
 }
 
-/* --- starting --------------------------------------------------------------------------------------------------------- */
+/* --- starting
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void begin(session *s)
 {
@@ -211,7 +231,8 @@ static void begin(session *s)
     s->look = NULL;
     pl_error err;
     pl_buf text = {0};
-    if (s->o->nodes.n > 0 && !s->o->quiet && pl_coordinator_plan_text(s->h.coordinator, &text, &err) == PL_OK) fwrite(text.data, 1, text.size, stderr);
+    if (s->o->nodes.n > 0 && !s->o->quiet && pl_coordinator_plan_text(s->h.coordinator, &text, &err) == PL_OK)
+        fwrite(text.data, 1, text.size, stderr);
     pl_buf_fini(&text);
     if (s->interactive) {
         fprintf(stderr, "%s. /help explains, Ctrl-D ends.\n", s->h.m.name);
@@ -225,7 +246,8 @@ static void show_loading(session *s)
 {
     pl_json *v = pl_coordinator_status(s->h.coordinator);
     const pl_json *p = pl_json_get(pl_json_get(v, "pipeline"), "progress");
-    progress_show(&s->progress, (uint64_t)pl_json_i64(pl_json_get(p, "done_bytes")), (uint64_t)pl_json_i64(pl_json_get(p, "total_bytes")));
+    progress_show(&s->progress, (uint64_t)pl_json_i64(pl_json_get(p, "done_bytes")),
+                  (uint64_t)pl_json_i64(pl_json_get(p, "total_bytes")));
     pl_json_free(v);
 }
 
@@ -237,7 +259,8 @@ static void on_look(void *user)
     uint64_t waited = pl_loop_now(s->h.loop) - s->start_ns;
     if (status == PL_OK) {
         begin(s);
-    } else if ((status == PL_ERR_BUDGET && waited > give_up_budget_ns) || (status == PL_ERR_NOT_FOUND && waited > give_up_nodes_ns)) {
+    } else if ((status == PL_ERR_BUDGET && waited > give_up_budget_ns) ||
+               (status == PL_ERR_NOT_FOUND && waited > give_up_nodes_ns)) {
         progress_end(&s->progress);
         fail(s, &err);
     } else {
@@ -254,13 +277,16 @@ static void on_change(void *user)
 static pl_status read_prompt(session *s, pl_error *err)
 {
     const cli_options *o = s->o;
-    if (o->prompt) pl_buf_add_str(&s->prompt, pl_str_from(o->prompt));
-    else if (o->prompt_file) PL_TRY(pl_file_read(&s->prompt, o->prompt_file, 64 << 20, err));
+    if (o->prompt)
+        pl_buf_add_str(&s->prompt, pl_str_from(o->prompt));
+    else if (o->prompt_file)
+        PL_TRY(pl_file_read(&s->prompt, o->prompt_file, 64 << 20, err));
     else if (!isatty(STDIN_FILENO)) {
         uint8_t block[1 << 16];
         size_t n;
         while ((n = fread(block, 1, sizeof block, stdin)) > 0) pl_buf_add(&s->prompt, block, n);
-    } else s->interactive = true;
+    } else
+        s->interactive = true;
     return s->prompt.failed ? pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the prompt") : PL_OK;
 }
 
@@ -270,7 +296,8 @@ static pl_status start(session *s, pl_error *err)
     PL_TRY(head_start(&s->h, s->o, 1, s->o->listen == NULL, err));
     s->conversation = s->h.m.chat && !s->o->no_conversation;
     if (s->interactive && !s->conversation)
-        return pl_fail(err, PL_ERR_INVALID, "a conversation needs a chat template, and %s: give a prompt with -p, or --chat-template-file",
+        return pl_fail(err, PL_ERR_INVALID,
+                       "a conversation needs a chat template, and %s: give a prompt with -p, or --chat-template-file",
                        s->h.m.chat ? "--no-conversation switches it off" : "the model has none");
     forget(s);
     if (s->conversation && !s->interactive) add_message(s, "user", pl_buf_str(&s->prompt));
@@ -291,8 +318,10 @@ static int run(const cli_options *o, int argc, char **argv)
         (void)pl_fail(&err, PL_ERR_INVALID, "run: %s: what is this for? The prompt is given with -p", argv[0]);
         return cli_fail(&err);
     }
-    if (start(&s, &err) == PL_OK) pl_loop_uv_run(s.h.loop);
-    else s.code = cli_fail(&err);
+    if (start(&s, &err) == PL_OK)
+        pl_loop_uv_run(s.h.loop);
+    else
+        s.code = cli_fail(&err);
     s.ending = true;
     stop_asking(&s);
     if (s.h.loop) pl_timer_stop(s.h.loop, s.look);
@@ -309,10 +338,14 @@ const command cmd_run = {
     "run",
     "",
     "answer a prompt, or chat, in this process or on remote nodes",
-    "Loads the model and answers. With --node the layers are placed on those machines (and on this one, unless --no-local), so that a laptop can drive machines that hold more than it can. "
-    "Without a prompt on a terminal it is a conversation. A model with a chat template is asked with it, unless --no-conversation.",
-    "# chat\n$ paceline run -m model.gguf\n# one answer\n$ paceline run -m model.gguf -p 'Why is the sky blue?'\n# continue a text, as it is, always the same\n"
-    "$ paceline run -m model.gguf --no-conversation -p 'Once upon a time' --temp 0 -n 64\n# from a laptop, computing on two remote machines\n"
+    "Loads the model and answers. With --node the layers are placed on those machines (and on this one, unless "
+    "--no-local), so that a laptop can drive machines that hold more than it can. "
+    "Without a prompt on a terminal it is a conversation. A model with a chat template is asked with it, unless "
+    "--no-conversation.",
+    "# chat\n$ paceline run -m model.gguf\n# one answer\n$ paceline run -m model.gguf -p 'Why is the sky blue?'\n# "
+    "continue a text, as it is, always the same\n"
+    "$ paceline run -m model.gguf --no-conversation -p 'Once upon a time' --temp 0 -n 64\n# from a laptop, computing "
+    "on two remote machines\n"
     "$ paceline run -m model.gguf --no-local --node 10.0.0.5#KEY --node 10.0.0.6#KEY -p 'Hello'",
     {&group_model, &group_prompt, &group_sampling, &group_cluster, &group_node, &group_keys, &group_general, NULL},
     run,

@@ -23,7 +23,8 @@ static pl_status read_api_keys(const char *path, pl_buf *text, str_list *out, pl
 {
     PL_TRY(pl_file_read(text, path, 1 << 20, err));
     if (!pl_buf_cstr(text)) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %s", path);
-    for (char *save = NULL, *line = strtok_r((char *)text->data, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
+    for (char *save = NULL, *line = strtok_r((char *)text->data, "\r\n", &save); line;
+         line = strtok_r(NULL, "\r\n", &save)) {
         if (out->n == LIST_MAX) return pl_fail(err, PL_ERR_INVALID, "%s: more than %d keys", path, LIST_MAX);
         out->items[out->n++] = line;
     }
@@ -52,7 +53,10 @@ static void on_change(void *user)
     pl_log(PL_LOG_INFO, "ready", "model=%s", PL_Q(s->h.m.name));
 }
 
-static void on_http_closed(void *user) { pl_loop_uv_stop(((serve *)user)->h.loop); }
+static void on_http_closed(void *user)
+{
+    pl_loop_uv_stop(((serve *)user)->h.loop);
+}
 
 static void on_signal(void *user, int n_before)
 {
@@ -75,7 +79,8 @@ static int run(const cli_options *o, int argc, char **argv)
     pl_buf key_text = {0};
     str_list keys = o->api_keys;
     int code = 0;
-    if ((o->api_key_file && read_api_keys(o->api_key_file, &key_text, &keys, &err) != PL_OK) || head_start(&s.h, o, 4, false, &err) != PL_OK) {
+    if ((o->api_key_file && read_api_keys(o->api_key_file, &key_text, &keys, &err) != PL_OK) ||
+        head_start(&s.h, o, 4, false, &err) != PL_OK) {
         pl_buf_fini(&key_text);
         return cli_fail(&err);
     }
@@ -91,14 +96,16 @@ static int run(const cli_options *o, int argc, char **argv)
         .max_tokens = o->n_predict,
     };
     pl_http_options http = {.host = o->host, .port = o->port, .cert_file = o->cert, .key_file = o->ssl_key};
-    if (pl_sample_check(&api.sample, &err) != PL_OK || pl_api_new(&s.api, &api, &err) != PL_OK || pl_http_new(&s.http, s.h.loop, &http, pl_api_handle, s.api, &err) != PL_OK) {
+    if (pl_sample_check(&api.sample, &err) != PL_OK || pl_api_new(&s.api, &api, &err) != PL_OK ||
+        pl_http_new(&s.http, s.h.loop, &http, pl_api_handle, s.api, &err) != PL_OK) {
         code = cli_fail(&err);
     } else {
         s.h.on_signal = on_signal;
         s.h.on_signal_user = &s;
         pl_coordinator_on_change(s.h.coordinator, on_change, &s);
         if (!o->quiet) {
-            printf("API:    %s://%s:%d/v1\nNodes:  %s\n", pl_http_is_tls(s.http) ? "https" : "http", o->host ? o->host : "127.0.0.1", pl_http_port(s.http), pl_net_address(s.h.net));
+            printf("API:    %s://%s:%d/v1\nNodes:  %s\n", pl_http_is_tls(s.http) ? "https" : "http",
+                   o->host ? o->host : "127.0.0.1", pl_http_port(s.http), pl_net_address(s.h.net));
             fflush(stdout);
         }
         on_change(&s);
@@ -114,12 +121,18 @@ const command cmd_serve = {
     "serve",
     "",
     "coordinate nodes and serve the OpenAI-compatible API",
-    "Splits the model's layers over the nodes that join (and over this machine, unless --no-local), and answers requests on "
-    "/v1/chat/completions, /v1/completions, /v1/models and /health. Nodes come by themselves (paceline node --join) or are dialed (--node). "
-    "When a node dies, the layers are placed anew over those that are left and open streams go on; a model that does not fit is refused with a table of what is short.",
-    "# one machine\n$ paceline serve -m model.gguf\n# for nodes on other machines\n$ paceline serve -m model.gguf --listen 0.0.0.0:7077 --host 0.0.0.0 --api-key SECRET\n"
-    "# dial nodes, and compute nothing here\n$ paceline serve -m model.gguf --no-local --node 10.0.0.5:7078#KEY --node 10.0.0.6:7078#KEY\n"
-    "# ask it\n$ curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
+    "Splits the model's layers over the nodes that join (and over this machine, unless --no-local), and answers "
+    "requests on "
+    "/v1/chat/completions, /v1/completions, /v1/models and /health. Nodes come by themselves (paceline node --join) or "
+    "are dialed (--node). "
+    "When a node dies, the layers are placed anew over those that are left and open streams go on; a model that does "
+    "not fit is refused with a table of what is short.",
+    "# one machine\n$ paceline serve -m model.gguf\n# for nodes on other machines\n$ paceline serve -m model.gguf "
+    "--listen 0.0.0.0:7077 --host 0.0.0.0 --api-key SECRET\n"
+    "# dial nodes, and compute nothing here\n$ paceline serve -m model.gguf --no-local --node 10.0.0.5:7078#KEY --node "
+    "10.0.0.6:7078#KEY\n"
+    "# ask it\n$ curl http://127.0.0.1:8080/v1/chat/completions -d "
+    "'{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
     {&group_model, &group_sampling, &group_cluster, &group_node, &group_keys, &group_http, &group_general, NULL},
     run,
 };

@@ -10,9 +10,11 @@
 #include "engine/base/sys.h"
 
 static const option_row rows[] = {
-    {"-u, --url", "URL", OPT_STR, offsetof(cli_options, url), "The coordinator's API (default: http://127.0.0.1:8080)."},
+    {"-u, --url", "URL", OPT_STR, offsetof(cli_options, url),
+     "The coordinator's API (default: http://127.0.0.1:8080)."},
     {"--api-key", "KEY", OPT_LIST, offsetof(cli_options, api_keys), "Its API key."},
-    {"--json", NULL, OPT_FLAG, offsetof(cli_options, json), "Print the answer as it came (docs/status.md explains it)."},
+    {"--json", NULL, OPT_FLAG, offsetof(cli_options, json),
+     "Print the answer as it came (docs/status.md explains it)."},
     {"-w, --watch", NULL, OPT_FLAG, offsetof(cli_options, watch), "Again every second, until interrupted."},
 };
 static const option_group group = {"Coordinator", rows, sizeof rows / sizeof *rows};
@@ -50,8 +52,12 @@ static pl_status get(const cli_options *o, pl_buf *out, pl_error *err)
     long http = 0;
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &http);
     pl_status s = PL_OK;
-    if (code != CURLE_OK) s = pl_fail(err, code == CURLE_OPERATION_TIMEDOUT ? PL_ERR_TIMEOUT : PL_ERR_CLOSED, "%s: %s", pl_buf_cstr(&url), why[0] ? why : curl_easy_strerror(code));
-    else if (http != 200) s = pl_fail(err, http == 401 ? PL_ERR_AUTH : PL_ERR_INVALID, "%s answers %ld: %.*s", pl_buf_cstr(&url), http, out->size > 300 ? 300 : (int)out->size, (const char *)out->data);
+    if (code != CURLE_OK)
+        s = pl_fail(err, code == CURLE_OPERATION_TIMEDOUT ? PL_ERR_TIMEOUT : PL_ERR_CLOSED, "%s: %s", pl_buf_cstr(&url),
+                    why[0] ? why : curl_easy_strerror(code));
+    else if (http != 200)
+        s = pl_fail(err, http == 401 ? PL_ERR_AUTH : PL_ERR_INVALID, "%s answers %ld: %.*s", pl_buf_cstr(&url), http,
+                    out->size > 300 ? 300 : (int)out->size, (const char *)out->data);
     curl_slist_free_all(headers);
     curl_easy_cleanup(c);
     pl_buf_fini(&url);
@@ -66,23 +72,35 @@ static const char *text_of(const pl_json *v, const char *key, char *out, size_t 
     return out;
 }
 
-static uint64_t number(const pl_json *v, const char *key) { return (uint64_t)pl_json_i64(pl_json_get(v, key)); }
+static uint64_t number(const pl_json *v, const char *key)
+{
+    return (uint64_t)pl_json_i64(pl_json_get(v, key));
+}
 
 static void print_tables(const pl_json *v)
 {
     char a[128], b[128], c[64];
-    const pl_json *pipeline = pl_json_get(v, "pipeline"), *nodes = pl_json_get(v, "nodes"), *requests = pl_json_get(v, "requests");
+    const pl_json *pipeline = pl_json_get(v, "pipeline"), *nodes = pl_json_get(v, "nodes"),
+                  *requests = pl_json_get(v, "requests");
     printf("model     %s\n", text_of(v, "model", a, sizeof a));
-    printf("pipeline  %s, epoch %" PRIu64 ", %zu stages\n", text_of(pipeline, "state", a, sizeof a), number(pipeline, "epoch"), pl_json_size(pl_json_get(pipeline, "stages")));
-    if (pl_json_str(pl_json_get(pipeline, "reason")).size) printf("          %s\n", text_of(pipeline, "reason", a, sizeof a));
-    printf("requests  %" PRIu64 " open, %" PRIu64 " waiting, %.1f tokens/s\n\n", number(requests, "open"), number(requests, "waiting"), pl_json_f64(pl_json_get(v, "tokens_per_s")));
-    printf("%-16s %-8s %-9s %10s %10s %8s %6s  %s\n", "NODE", "STATE", "LAYERS", "MEMORY", "BUDGET", "RTT", "BUSY", "ADDRESS");
+    printf("pipeline  %s, epoch %" PRIu64 ", %zu stages\n", text_of(pipeline, "state", a, sizeof a),
+           number(pipeline, "epoch"), pl_json_size(pl_json_get(pipeline, "stages")));
+    if (pl_json_str(pl_json_get(pipeline, "reason")).size)
+        printf("          %s\n", text_of(pipeline, "reason", a, sizeof a));
+    printf("requests  %" PRIu64 " open, %" PRIu64 " waiting, %.1f tokens/s\n\n", number(requests, "open"),
+           number(requests, "waiting"), pl_json_f64(pl_json_get(v, "tokens_per_s")));
+    printf("%-16s %-8s %-9s %10s %10s %8s %6s  %s\n", "NODE", "STATE", "LAYERS", "MEMORY", "BUDGET", "RTT", "BUSY",
+           "ADDRESS");
     for (size_t i = 0; i < pl_json_size(nodes); i++) {
         const pl_json *n = pl_json_at(nodes, i), *layers = pl_json_get(n, "layers");
         char range[32] = "-";
-        if (pl_json_size(layers) == 2) snprintf(range, sizeof range, "%" PRId64 "..%" PRId64, pl_json_i64(pl_json_at(layers, 0)), pl_json_i64(pl_json_at(layers, 1)) - 1);
-        printf("%-16s %-8s %-9s %10s %10s %5.2f ms %5.0f%%  %s\n", text_of(n, "name", a, sizeof a), text_of(n, "state", c, sizeof c), range, pl_format_size(number(n, "memory_bytes")),
-               pl_format_size(number(n, "budget_bytes")), (double)number(n, "rtt_ns") / 1e6, 100 * pl_json_f64(pl_json_get(n, "busy_share")), text_of(n, "address", b, sizeof b));
+        if (pl_json_size(layers) == 2)
+            snprintf(range, sizeof range, "%" PRId64 "..%" PRId64, pl_json_i64(pl_json_at(layers, 0)),
+                     pl_json_i64(pl_json_at(layers, 1)) - 1);
+        printf("%-16s %-8s %-9s %10s %10s %5.2f ms %5.0f%%  %s\n", text_of(n, "name", a, sizeof a),
+               text_of(n, "state", c, sizeof c), range, pl_format_size(number(n, "memory_bytes")),
+               pl_format_size(number(n, "budget_bytes")), (double)number(n, "rtt_ns") / 1e6,
+               100 * pl_json_f64(pl_json_get(n, "busy_share")), text_of(n, "address", b, sizeof b));
     }
 }
 
@@ -91,8 +109,10 @@ static pl_status show(const cli_options *o, pl_error *err)
     pl_buf text = {0};
     pl_json *v = NULL;
     pl_status s = get(o, &text, err);
-    if (s == PL_OK && o->json) fwrite(text.data, 1, text.size, stdout);
-    else if (s == PL_OK && (s = pl_json_parse(&v, pl_buf_str(&text), err)) == PL_OK) print_tables(v);
+    if (s == PL_OK && o->json)
+        fwrite(text.data, 1, text.size, stdout);
+    else if (s == PL_OK && (s = pl_json_parse(&v, pl_buf_str(&text), err)) == PL_OK)
+        print_tables(v);
     pl_json_free(v);
     pl_buf_fini(&text);
     return s;

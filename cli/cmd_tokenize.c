@@ -8,10 +8,12 @@
 #include "engine/text/vocab.h"
 
 static const option_row rows[] = {
-    {"-m, --model", "FILE", OPT_STR, offsetof(cli_options, model), "The model whose vocabulary is used; a file with the vocabulary alone will do."},
+    {"-m, --model", "FILE", OPT_STR, offsetof(cli_options, model),
+     "The model whose vocabulary is used; a file with the vocabulary alone will do."},
     {"-p, --prompt", "TEXT", OPT_STR, offsetof(cli_options, prompt), "The text (default: standard input)."},
     {"--ids", NULL, OPT_FLAG, offsetof(cli_options, json), "Print the ids alone, separated by spaces."},
-    {"--no-bos", NULL, OPT_FLAG, offsetof(cli_options, no_conversation), "Do not add the model's begin and end tokens."},
+    {"--no-bos", NULL, OPT_FLAG, offsetof(cli_options, no_conversation),
+     "Do not add the model's begin and end tokens."},
     {"--no-special", NULL, OPT_FLAG, offsetof(cli_options, special), "Control tokens in the text are plain text."},
 };
 static const option_group group = {"Text", rows, sizeof rows / sizeof *rows};
@@ -31,8 +33,10 @@ static void print_piece(pl_str s)
     putchar('\'');
     for (size_t i = 0; i < s.size; i++) {
         unsigned char c = (unsigned char)s.data[i];
-        if (c < 0x20 || c == 0x7f || c == '\'' || c == '\\') printf("\\x%02x", c);
-        else putchar(c);
+        if (c < 0x20 || c == 0x7f || c == '\'' || c == '\\')
+            printf("\\x%02x", c);
+        else
+            putchar(c);
     }
     putchar('\'');
 }
@@ -41,8 +45,10 @@ static pl_status tokenize(const cli_options *o, const pl_vocab *v, pl_error *err
 {
     pl_buf text = {0}, ids = {0}, piece = {0};
     pl_status s = PL_OK;
-    if (o->prompt) pl_buf_add_str(&text, pl_str_from(o->prompt));
-    else s = read_all(stdin, &text, err);
+    if (o->prompt)
+        pl_buf_add_str(&text, pl_str_from(o->prompt));
+    else
+        s = read_all(stdin, &text, err);
     if (s == PL_OK) s = pl_tokenize(v, pl_buf_str(&text), !o->no_conversation, !o->special, &ids, err);
     if (s == PL_OK) {
         const int32_t *id = (const int32_t *)(const void *)ids.data;
@@ -74,8 +80,10 @@ static int run(const cli_options *o, int argc, char **argv)
     pl_gguf *g = NULL;
     pl_vocab *v = NULL;
     pl_status s;
-    if (argc > 0 || !o->model) s = pl_fail(&err, PL_ERR_INVALID, "tokenize: give the model with -m and the text with -p or on standard input");
-    else if ((s = pl_gguf_open(&g, o->model, &err)) == PL_OK && (s = pl_vocab_open(&v, g, &err)) == PL_OK) s = tokenize(o, v, &err);
+    if (argc > 0 || !o->model)
+        s = pl_fail(&err, PL_ERR_INVALID, "tokenize: give the model with -m and the text with -p or on standard input");
+    else if ((s = pl_gguf_open(&g, o->model, &err)) == PL_OK && (s = pl_vocab_open(&v, g, &err)) == PL_OK)
+        s = tokenize(o, v, &err);
     pl_vocab_close(v);
     pl_gguf_close(g);
     return s == PL_OK ? 0 : cli_fail(&err);

@@ -2,28 +2,36 @@
 
 #include <stddef.h>
 
-#define AT(field) offsetof(cli_options, field)
+#define AT(field)                offsetof(cli_options, field)
 #define GROUP(name, title, rows) const option_group name = {title, rows, sizeof rows / sizeof *rows}
 
 static const option_row model_rows[] = {
-    {"-m, --model", "FILE", OPT_STR, AT(model), "The model, a GGUF file; of a split one its first part (-00001-of-0000N)."},
-    {"-c, --ctx-size", "N", OPT_I32, AT(n_ctx), "Longest sequence in tokens, prompt and answer together (default: the model's, at most 4096)."},
+    {"-m, --model", "FILE", OPT_STR, AT(model),
+     "The model, a GGUF file; of a split one its first part (-00001-of-0000N)."},
+    {"-c, --ctx-size", "N", OPT_I32, AT(n_ctx),
+     "Longest sequence in tokens, prompt and answer together (default: the model's, at most 4096)."},
     {"-ub, --ubatch-size", "N", OPT_I32, AT(n_rows), "Most tokens in one micro-batch (default: 512)."},
     {"-np, --parallel", "N", OPT_I32, AT(n_seqs), "Requests answered at once (default: 4; 1 for run)."},
-    {"-ctk, --cache-type, --cache-type-k", "TYPE", OPT_STR, AT(kv_type), "Type of the KV cache, K and V: f16 or f32 (default: f16)."},
-    {"--kv-blocks", "N", OPT_I32, AT(n_blocks), "KV cache in blocks of 32 positions (default: enough for --parallel sequences of --ctx-size)."},
+    {"-ctk, --cache-type, --cache-type-k", "TYPE", OPT_STR, AT(kv_type),
+     "Type of the KV cache, K and V: f16 or f32 (default: f16)."},
+    {"--kv-blocks", "N", OPT_I32, AT(n_blocks),
+     "KV cache in blocks of 32 positions (default: enough for --parallel sequences of --ctx-size)."},
     {"--chat-template", "JINJA", OPT_STR, AT(chat_template), "Chat template instead of the model's own."},
     {"--chat-template-file", "FILE", OPT_STR, AT(chat_template_file), "The same, from a file."},
 };
 GROUP(group_model, "Model", model_rows);
 
 static const option_row prompt_rows[] = {
-    {"-p, --prompt", "TEXT", OPT_STR, AT(prompt), "The prompt. Without one, an interactive chat, or the prompt from standard input when that is not a terminal."},
+    {"-p, --prompt", "TEXT", OPT_STR, AT(prompt),
+     "The prompt. Without one, an interactive chat, or the prompt from standard input when that is not a terminal."},
     {"-f, --file", "FILE", OPT_STR, AT(prompt_file), "The prompt, from a file."},
     {"-sys, --system-prompt", "TEXT", OPT_STR, AT(system), "System message of the conversation."},
-    {"-no-cnv, --no-conversation, --raw", NULL, OPT_FLAG, AT(no_conversation), "The prompt is continued as it is, without the chat template."},
-    {"-n, --predict, --n-predict", "N", OPT_I32, AT(n_predict), "Most tokens to generate; -1: until the model ends or the context is full (default: -1)."},
-    {"-r, --reverse-prompt, --stop", "TEXT", OPT_LIST, AT(stops), "Stop where this text appears. May be given several times."},
+    {"-no-cnv, --no-conversation, --raw", NULL, OPT_FLAG, AT(no_conversation),
+     "The prompt is continued as it is, without the chat template."},
+    {"-n, --predict, --n-predict", "N", OPT_I32, AT(n_predict),
+     "Most tokens to generate; -1: until the model ends or the context is full (default: -1)."},
+    {"-r, --reverse-prompt, --stop", "TEXT", OPT_LIST, AT(stops),
+     "Stop where this text appears. May be given several times."},
     {"--ignore-eos", NULL, OPT_FLAG, AT(ignore_eos), "Go on behind end-of-generation tokens."},
     {"-sp, --special", NULL, OPT_FLAG, AT(special), "Print control tokens too."},
     {"--no-display-prompt", NULL, OPT_FLAG, AT(no_display_prompt), "With --no-conversation: print the answer alone."},
@@ -32,46 +40,63 @@ static const option_row prompt_rows[] = {
 GROUP(group_prompt, "Prompt and output", prompt_rows);
 
 static const option_row sampling_rows[] = {
-    {"--temp, --temperature", "T", OPT_F32, AT(temperature), "Temperature; 0 takes the likeliest token (default: 0.8)."},
+    {"--temp, --temperature", "T", OPT_F32, AT(temperature),
+     "Temperature; 0 takes the likeliest token (default: 0.8)."},
     {"--top-k", "N", OPT_I32, AT(top_k), "Keep the N likeliest tokens; 0: all (default: 40)."},
-    {"--top-p", "P", OPT_F32, AT(top_p), "Keep the likeliest tokens that hold this share of probability; 1: all (default: 0.95)."},
-    {"--min-p", "P", OPT_F32, AT(min_p), "Drop tokens below this share of the likeliest one's probability; 0: none (default: 0.05)."},
-    {"--repeat-penalty", "X", OPT_F32, AT(repeat_penalty), "Divide the logits of tokens that were there lately by X; 1: off (default: 1)."},
+    {"--top-p", "P", OPT_F32, AT(top_p),
+     "Keep the likeliest tokens that hold this share of probability; 1: all (default: 0.95)."},
+    {"--min-p", "P", OPT_F32, AT(min_p),
+     "Drop tokens below this share of the likeliest one's probability; 0: none (default: 0.05)."},
+    {"--repeat-penalty", "X", OPT_F32, AT(repeat_penalty),
+     "Divide the logits of tokens that were there lately by X; 1: off (default: 1)."},
     {"--repeat-last-n", "N", OPT_I32, AT(repeat_last_n), "How many tokens back \"lately\" is; -1: all (default: 64)."},
-    {"-s, --seed", "N", OPT_U64, AT(seed), "Seed of the draws; the same seed gives the same text over any split (default: drawn)."},
+    {"-s, --seed", "N", OPT_U64, AT(seed),
+     "Seed of the draws; the same seed gives the same text over any split (default: drawn)."},
 };
 GROUP(group_sampling, "Sampling", sampling_rows);
 
 static const option_row cluster_rows[] = {
-    {"--node", "HOST:PORT[#KEY]", OPT_LIST, AT(nodes), "Dial this node. KEY is its public key; without it, the key of that name in --peers. May be given several times."},
+    {"--node", "HOST:PORT[#KEY]", OPT_LIST, AT(nodes),
+     "Dial this node. KEY is its public key; without it, the key of that name in --peers. May be given several times."},
     {"--listen", "HOST:PORT", OPT_STR, AT(listen), "Where nodes dial this coordinator (default: 127.0.0.1:7077)."},
     {"--no-local", NULL, OPT_FLAG, AT(no_local), "This machine coordinates and computes nothing."},
-    {"--min-nodes", "N", OPT_I32, AT(min_nodes), "Wait for N nodes (this machine counts) before the first plan (default: 1)."},
-    {"--stages", "N", OPT_I32, AT(n_stages), "Split over exactly N nodes, or as many as there are (default: as many as are best)."},
-    {"--objective", "WORD", OPT_STR, AT(objective), "What the split is for: latency (one stream) or throughput (many) (default: by --parallel)."},
+    {"--min-nodes", "N", OPT_I32, AT(min_nodes),
+     "Wait for N nodes (this machine counts) before the first plan (default: 1)."},
+    {"--stages", "N", OPT_I32, AT(n_stages),
+     "Split over exactly N nodes, or as many as there are (default: as many as are best)."},
+    {"--objective", "WORD", OPT_STR, AT(objective),
+     "What the split is for: latency (one stream) or throughput (many) (default: by --parallel)."},
     {"--credits", "N", OPT_I32, AT(credits), "Micro-batches in flight on each link (default: 4)."},
     {"--heartbeat", "MS", OPT_I32, AT(heartbeat_ms), "Pause between heartbeats (default: 250)."},
     {"--dead-after", "MS", OPT_I32, AT(dead_after_ms), "Silence after which a node is dead (default: 2000)."},
-    {"--grace", "MS", OPT_I32, AT(grace_ms), "How long requests wait for a pipeline before they are told that there is none (default: 10000)."},
+    {"--grace", "MS", OPT_I32, AT(grace_ms),
+     "How long requests wait for a pipeline before they are told that there is none (default: 10000)."},
 };
 GROUP(group_cluster, "Cluster", cluster_rows);
 
 static const option_row node_rows[] = {
-    {"--mem", "SIZE", OPT_SIZE, AT(mem), "Budget of this machine's node for weights, KV, compute and link buffers, as 200MiB (default: what the system has, less a tenth)."},
-    {"-t, --threads", "N", OPT_I32, AT(n_threads), "Threads that compute (default: the processors that this process may use)."},
+    {"--mem", "SIZE", OPT_SIZE, AT(mem),
+     "Budget of this machine's node for weights, KV, compute and link buffers, as 200MiB (default: what the system "
+     "has, less a tenth)."},
+    {"-t, --threads", "N", OPT_I32, AT(n_threads),
+     "Threads that compute (default: the processors that this process may use)."},
     {"--poll", "0..100", OPT_I32, AT(poll), "How eagerly waiting threads spin (default: 50)."},
     {"--cpu-pin", NULL, OPT_FLAG, AT(pin), "One processor per thread."},
-    {"--no-pack", NULL, OPT_FLAG, AT(no_pack), "Compute from the plain GGUF bytes where the file is on this machine: slower, writes no cache."},
+    {"--no-pack", NULL, OPT_FLAG, AT(no_pack),
+     "Compute from the plain GGUF bytes where the file is on this machine: slower, writes no cache."},
     {"--cache-dir", "DIR", OPT_STR, AT(cache_dir), "Where tensors are kept (default: ~/.cache/paceline)."},
     {"--name", "NAME", OPT_STR, AT(name), "This node's name in tables and logs (default: the host's)."},
-    {"--advertise", "HOST:PORT", OPT_STR, AT(advertise), "Where neighbours can dial this node, when that is not where it listens."},
+    {"--advertise", "HOST:PORT", OPT_STR, AT(advertise),
+     "Where neighbours can dial this node, when that is not where it listens."},
     {"--trace", "FILE", OPT_STR, AT(trace), "Write the timeline of this node's micro-batches, one JSON object a line."},
 };
 GROUP(group_node, "This machine's node", node_rows);
 
 static const option_row key_rows[] = {
-    {"--key", "FILE", OPT_STR, AT(key), "This machine's secret key (default: ~/.config/paceline/key, made when it is not there)."},
-    {"--peers", "FILE", OPT_STR, AT(peers), "Public keys that may connect, one per line with a name behind it (default: ~/.config/paceline/peers)."},
+    {"--key", "FILE", OPT_STR, AT(key),
+     "This machine's secret key (default: ~/.config/paceline/key, made when it is not there)."},
+    {"--peers", "FILE", OPT_STR, AT(peers),
+     "Public keys that may connect, one per line with a name behind it (default: ~/.config/paceline/peers)."},
     {"--allow", "KEY", OPT_LIST, AT(allow), "One more public key that may connect. May be given several times."},
     {"--plain", NULL, OPT_FLAG, AT(plain), "No encryption and no keys on links; only for loopback addresses."},
 };
@@ -91,7 +116,8 @@ GROUP(group_http, "HTTP", http_rows);
 static const option_row general_rows[] = {
     {"-v, --verbose", NULL, OPT_FLAG, AT(verbose), "Log more: the level debug."},
     {"-q, --quiet", NULL, OPT_FLAG, AT(quiet), "Log errors only, and show no progress."},
-    {"--log-level", "LEVEL", OPT_STR, AT(log_level), "error, warn, info, debug or trace (default: info; warn for run)."},
+    {"--log-level", "LEVEL", OPT_STR, AT(log_level),
+     "error, warn, info, debug or trace (default: info; warn for run)."},
     {"--log-format", "FORMAT", OPT_STR, AT(log_format), "text, or json for one object a line (default: text)."},
     {"-h, --help", NULL, OPT_FLAG, AT(help), "Explain the command."},
     {"--version", NULL, OPT_FLAG, AT(version), "Print the version."},

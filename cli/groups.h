@@ -3,4 +3,5 @@
 
 #include "cli/options.h"
 
-extern const option_group group_model, group_prompt, group_sampling, group_cluster, group_node, group_keys, group_http, group_general;
+extern const option_group group_model, group_prompt, group_sampling, group_cluster, group_node, group_keys, group_http,
+    group_general;

@@ -5,7 +5,8 @@
 #include "cli/cluster.h"
 #include "cli/commands.h"
 
-const command *const commands[] = {&cmd_run, &cmd_serve, &cmd_node, &cmd_status, &cmd_keygen, &cmd_tokenize, &cmd_gguf, &cmd_cache, &cmd_completion, &cmd_man, NULL};
+const command *const commands[] = {&cmd_run,  &cmd_serve, &cmd_node,       &cmd_status, &cmd_keygen, &cmd_tokenize,
+                                   &cmd_gguf, &cmd_cache, &cmd_completion, &cmd_man,    NULL};
 
 static int unknown_command(const char *word)
 {
@@ -27,7 +28,8 @@ int main(int argc, char **argv)
         puts("paceline " PL_VERSION);
         return 0;
     }
-    if (argc < 2 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (strcmp(word, "help") == 0 && argc == 2)) {
+    if (argc < 2 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
+        (strcmp(word, "help") == 0 && argc == 2)) {
         cli_print_commands(argc < 2 ? stderr : stdout);
         return argc < 2 ? pl_status_exit_code(PL_ERR_INVALID) : 0;
     }

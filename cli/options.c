@@ -28,7 +28,8 @@ void cli_defaults(cli_options *o)
     };
 }
 
-/* --- names ---------------------------------------------------------------------------------------------------------- */
+/* --- names ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct name {
     char text[48]; /* with its dashes */
@@ -95,7 +96,8 @@ const char *cli_nearest(const char *word, const char *const *candidates, size_t 
     return best;
 }
 
-/* --- parsing -------------------------------------------------------------------------------------------------------- */
+/* --- parsing --------------------------------------------------------------------------------------------------------
+ */
 
 static pl_status set_value(const name *n, cli_options *o, const char *arg, pl_error *err)
 {
@@ -108,21 +110,24 @@ static pl_status set_value(const name *n, cli_options *o, const char *arg, pl_er
     case OPT_STR: *(const char **)at = arg; return PL_OK;
     case OPT_I32: {
         long v = strtol(arg, &end, 10);
-        if (end == arg || *end || errno || v < INT32_MIN || v > INT32_MAX) return pl_fail(err, PL_ERR_INVALID, "%s %s: not an integer", n->text, arg);
+        if (end == arg || *end || errno || v < INT32_MIN || v > INT32_MAX)
+            return pl_fail(err, PL_ERR_INVALID, "%s %s: not an integer", n->text, arg);
         *(int32_t *)at = (int32_t)v;
         return PL_OK;
     }
     case OPT_U64: {
         if (strcmp(arg, "-1") == 0) return PL_OK; /* llama.cpp's word for "draw one" */
         unsigned long long v = strtoull(arg, &end, 10);
-        if (end == arg || *end || errno || *arg == '-') return pl_fail(err, PL_ERR_INVALID, "%s %s: not a number of 64 bits", n->text, arg);
+        if (end == arg || *end || errno || *arg == '-')
+            return pl_fail(err, PL_ERR_INVALID, "%s %s: not a number of 64 bits", n->text, arg);
         *(uint64_t *)at = v;
         *(bool *)((char *)at + sizeof(uint64_t)) = true;
         return PL_OK;
     }
     case OPT_F32: {
         float v = strtof(arg, &end);
-        if (end == arg || *end || !isfinite(v)) return pl_fail(err, PL_ERR_INVALID, "%s %s: not a number", n->text, arg);
+        if (end == arg || *end || !isfinite(v))
+            return pl_fail(err, PL_ERR_INVALID, "%s %s: not a number", n->text, arg);
         *(float *)at = v;
         return PL_OK;
     }
@@ -146,7 +151,8 @@ static pl_status unknown_option(const command *c, const char *word, const name *
     for (int i = 0; i < n; i++) candidates[i] = names[i].text;
     const char *nearest = cli_nearest(word, candidates, (size_t)n);
     if (nearest) return pl_fail(err, PL_ERR_INVALID, "%s: unknown option %s; did you mean %s?", c->name, word, nearest);
-    return pl_fail(err, PL_ERR_INVALID, "%s: unknown option %s (paceline %s --help lists them)", c->name, word, c->name);
+    return pl_fail(err, PL_ERR_INVALID, "%s: unknown option %s (paceline %s --help lists them)", c->name, word,
+                   c->name);
 }
 
 /* getopt_long_only, because llama.cpp has names such as -np and -ub. */
@@ -163,7 +169,8 @@ pl_status cli_parse(const command *c, cli_options *o, int argc, char **argv, int
             strncat(shorts, text + 1, 1);
             if (takes) strcat(shorts, ":");
         }
-        longs[n_longs++] = (struct option){text + (text[1] == '-' ? 2 : 1), takes ? required_argument : no_argument, NULL, 1000 + i};
+        longs[n_longs++] =
+            (struct option){text + (text[1] == '-' ? 2 : 1), takes ? required_argument : no_argument, NULL, 1000 + i};
     }
     opterr = 0;
     optind = 1;
@@ -187,7 +194,8 @@ int cli_fail(const pl_error *err)
     return pl_status_exit_code(err->status);
 }
 
-/* --- help ----------------------------------------------------------------------------------------------------------- */
+/* --- help -----------------------------------------------------------------------------------------------------------
+ */
 
 /* text broken at spaces before column 100; every line after the first is indented; line breaks in the text stay. */
 static void print_wrapped(FILE *f, const char *text, int column, int indent)
@@ -216,25 +224,31 @@ static void print_wrapped(FILE *f, const char *text, int column, int indent)
 
 void cli_print_commands(FILE *f)
 {
-    fputs("paceline runs one large language model across several machines.\n\nUsage: paceline COMMAND [OPTIONS]\n\nCommands:\n", f);
+    fputs("paceline runs one large language model across several machines.\n\nUsage: paceline COMMAND "
+          "[OPTIONS]\n\nCommands:\n",
+          f);
     for (int i = 0; commands[i]; i++) fprintf(f, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\nOne machine:     paceline run -m model.gguf\n"
           "Several:         paceline serve -m model.gguf --listen 0.0.0.0:7077     and on every other machine\n"
           "                 paceline node --join HOST:7077#PUBLIC_KEY\n\n"
-          "`paceline COMMAND --help` explains a command, `paceline --version` names the version.\n", f);
+          "`paceline COMMAND --help` explains a command, `paceline --version` names the version.\n",
+          f);
 }
 
 void cli_print_help(const command *c, FILE *f)
 {
-    fprintf(f, "paceline %s: %s\n\nUsage: paceline %s [OPTIONS]%s%s\n\n", c->name, c->summary, c->name, *c->synopsis ? " " : "", c->synopsis);
+    fprintf(f, "paceline %s: %s\n\nUsage: paceline %s [OPTIONS]%s%s\n\n", c->name, c->summary, c->name,
+            *c->synopsis ? " " : "", c->synopsis);
     print_wrapped(f, c->details, 0, 0);
     for (int g = 0; c->groups[g]; g++) {
         fprintf(f, "\n%s:\n", c->groups[g]->title);
         for (int i = 0; i < c->groups[g]->n; i++) {
             const option_row *row = &c->groups[g]->rows[i];
             int width = fprintf(f, "  %s%s%s", row->names, row->arg ? " " : "", row->arg ? row->arg : "");
-            if (width > 34) fprintf(f, "\n%36s", "");
-            else fprintf(f, "%*s", 36 - width, "");
+            if (width > 34)
+                fprintf(f, "\n%36s", "");
+            else
+                fprintf(f, "%*s", 36 - width, "");
             print_wrapped(f, row->help, 36, 36);
         }
     }
@@ -242,18 +256,22 @@ void cli_print_help(const command *c, FILE *f)
     print_wrapped(f, c->examples, 0, 0);
 }
 
-/* --- man pages (man(7)) ----------------------------------------------------------------------------------------------- */
+/* --- man pages (man(7))
+ * ----------------------------------------------------------------------------------------------- */
 
 static void man_text(FILE *f, const char *text)
 {
     bool line_start = true;
     for (; *text; text++) {
         if (line_start && (*text == '.' || *text == '\'')) fputs("\\&", f);
-        if (*text == '\\') fputs("\\e", f);
-        else if (*text == '-') fputs("\\-", f);
+        if (*text == '\\')
+            fputs("\\e", f);
+        else if (*text == '-')
+            fputs("\\-", f);
         else if (*text == '\n' && text[1] == '\n') {
             fputs("\n.PP", f);
-        } else fputc(*text, f);
+        } else
+            fputc(*text, f);
         line_start = *text == '\n';
     }
     fputc('\n', f);
@@ -262,19 +280,26 @@ static void man_text(FILE *f, const char *text)
 void cli_print_man(const command *c, FILE *f)
 {
     if (!c) {
-        fputs(".TH PACELINE 1 \"\" \"paceline " PL_VERSION "\" \"User Commands\"\n.SH NAME\npaceline \\- one large language model, run across several machines\n"
-              ".SH SYNOPSIS\n.B paceline\n.I COMMAND\n[\\fIOPTIONS\\fR]\n.SH COMMANDS\n", f);
+        fputs(".TH PACELINE 1 \"\" \"paceline " PL_VERSION
+              "\" \"User Commands\"\n.SH NAME\npaceline \\- one large language model, run across several machines\n"
+              ".SH SYNOPSIS\n.B paceline\n.I COMMAND\n[\\fIOPTIONS\\fR]\n.SH COMMANDS\n",
+              f);
         for (int i = 0; commands[i]; i++) {
             fprintf(f, ".TP\n.BR paceline\\-%s (1)\n", commands[i]->name);
             man_text(f, commands[i]->summary);
         }
-        fputs(".SH EXIT STATUS\n0 for success; 64 for a wrong command line; 66 for a file that is not there; 73 for a model that does not fit; 130 when interrupted.\n"
-              ".SH FILES\n~/.config/paceline/key, ~/.config/paceline/peers, ~/.cache/paceline\n", f);
+        fputs(".SH EXIT STATUS\n0 for success; 64 for a wrong command line; 66 for a file that is not there; 73 for a "
+              "model that does not fit; 130 when interrupted.\n"
+              ".SH FILES\n~/.config/paceline/key, ~/.config/paceline/peers, ~/.cache/paceline\n",
+              f);
         return;
     }
     fprintf(f, ".TH PACELINE\\-");
     for (const char *p = c->name; *p; p++) fputc(toupper(*p), f);
-    fprintf(f, " 1 \"\" \"paceline %s\" \"User Commands\"\n.SH NAME\npaceline\\-%s \\- %s\n.SH SYNOPSIS\n.B paceline %s\n[\\fIOPTIONS\\fR]", PL_VERSION, c->name, c->summary, c->name);
+    fprintf(f,
+            " 1 \"\" \"paceline %s\" \"User Commands\"\n.SH NAME\npaceline\\-%s \\- %s\n.SH SYNOPSIS\n.B paceline "
+            "%s\n[\\fIOPTIONS\\fR]",
+            PL_VERSION, c->name, c->summary, c->name);
     if (*c->synopsis) fprintf(f, "\n\\fI%s\\fR", c->synopsis);
     fputs("\n.SH DESCRIPTION\n", f);
     man_text(f, c->details);
@@ -295,11 +320,14 @@ void cli_print_man(const command *c, FILE *f)
     fputs(".fi\n.SH SEE ALSO\n.BR paceline (1)\n", f);
 }
 
-/* --- completion ------------------------------------------------------------------------------------------------------- */
+/* --- completion
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void completion_bash(FILE *f)
 {
-    fputs("_paceline() {\n    local cur=${COMP_WORDS[COMP_CWORD]} words=\n    if ((COMP_CWORD == 1)); then\n        words='", f);
+    fputs("_paceline() {\n    local cur=${COMP_WORDS[COMP_CWORD]} words=\n    if ((COMP_CWORD == 1)); then\n        "
+          "words='",
+          f);
     for (int i = 0; commands[i]; i++) fprintf(f, "%s ", commands[i]->name);
     fputs("--help --version'\n    else\n        case ${COMP_WORDS[1]} in\n", f);
     for (int i = 0; commands[i]; i++) {
@@ -309,8 +337,11 @@ static void completion_bash(FILE *f)
         for (int j = 0; j < n; j++) fprintf(f, "%s ", names[j].text);
         fputs("' ;;\n", f);
     }
-    fputs("        esac\n    fi\n    if [[ $cur == -* || $COMP_CWORD -eq 1 ]]; then\n        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-          "    else\n        mapfile -t COMPREPLY < <(compgen -f -- \"$cur\")\n    fi\n}\ncomplete -o filenames -F _paceline paceline\n", f);
+    fputs("        esac\n    fi\n    if [[ $cur == -* || $COMP_CWORD -eq 1 ]]; then\n        mapfile -t COMPREPLY < "
+          "<(compgen -W \"$words\" -- \"$cur\")\n"
+          "    else\n        mapfile -t COMPREPLY < <(compgen -f -- \"$cur\")\n    fi\n}\ncomplete -o filenames -F "
+          "_paceline paceline\n",
+          f);
 }
 
 /* Single quotes close, escape and open again. */
@@ -318,8 +349,10 @@ static void quoted(FILE *f, const char *text)
 {
     fputc('\'', f);
     for (; *text; text++) {
-        if (*text == '\'') fputs("'\\''", f);
-        else fputc(*text == '\n' ? ' ' : *text, f);
+        if (*text == '\'')
+            fputs("'\\''", f);
+        else
+            fputc(*text == '\n' ? ' ' : *text, f);
     }
     fputc('\'', f);
 }
@@ -356,7 +389,8 @@ static void completion_fish(FILE *f)
         for (int j = 0; j < n; j++) {
             const char *text = names[j].text;
             const char *flag = text[1] == '-' ? "-l" : text[2] ? "-o" : "-s";
-            fprintf(f, "complete -c paceline -n '__fish_seen_subcommand_from %s' %s %s%s -d ", commands[i]->name, flag, text + (text[1] == '-' ? 2 : 1), names[j].row->arg ? " -r" : "");
+            fprintf(f, "complete -c paceline -n '__fish_seen_subcommand_from %s' %s %s%s -d ", commands[i]->name, flag,
+                    text + (text[1] == '-' ? 2 : 1), names[j].row->arg ? " -r" : "");
             quoted(f, names[j].row->help);
             fputc('\n', f);
         }
@@ -365,9 +399,13 @@ static void completion_fish(FILE *f)
 
 pl_status cli_print_completion(const char *shell, FILE *f, pl_error *err)
 {
-    if (strcmp(shell, "bash") == 0) completion_bash(f);
-    else if (strcmp(shell, "zsh") == 0) completion_zsh(f);
-    else if (strcmp(shell, "fish") == 0) completion_fish(f);
-    else return pl_fail(err, PL_ERR_INVALID, "completion for %s is not known: bash, zsh or fish", shell);
+    if (strcmp(shell, "bash") == 0)
+        completion_bash(f);
+    else if (strcmp(shell, "zsh") == 0)
+        completion_zsh(f);
+    else if (strcmp(shell, "fish") == 0)
+        completion_fish(f);
+    else
+        return pl_fail(err, PL_ERR_INVALID, "completion for %s is not known: bash, zsh or fish", shell);
     return PL_OK;
 }

@@ -1,4 +1,5 @@
-/* The command line as tables: one description of every option gives parsing, --help, the man pages and shell completion.
+/* The command line as tables: one description of every option gives parsing, --help, the man pages and shell
+ * completion.
  *
  * Names and meanings are llama.cpp's where it has them. */
 #pragma once
@@ -9,22 +10,22 @@
 #include "engine/base/status.h"
 
 typedef enum {
-    OPT_FLAG,      /* bool, set */
-    OPT_NO_FLAG,   /* bool, cleared */
-    OPT_STR,       /* const char * */
-    OPT_I32,       /* int32_t */
-    OPT_U64,       /* uint64_t and the bool behind it: has a value */
-    OPT_F32,       /* float */
-    OPT_SIZE,      /* uint64_t, "200MiB" */
-    OPT_LIST       /* str_list: may be given several times */
+    OPT_FLAG,    /* bool, set */
+    OPT_NO_FLAG, /* bool, cleared */
+    OPT_STR,     /* const char * */
+    OPT_I32,     /* int32_t */
+    OPT_U64,     /* uint64_t and the bool behind it: has a value */
+    OPT_F32,     /* float */
+    OPT_SIZE,    /* uint64_t, "200MiB" */
+    OPT_LIST     /* str_list: may be given several times */
 } option_kind;
 
 typedef struct option_row {
     const char *names; /* "-m, --model" */
     const char *arg;   /* "FILE", NULL for flags */
     option_kind kind;
-    size_t offset;     /* into struct cli_options */
-    const char *help;  /* one sentence, with the default */
+    size_t offset;    /* into struct cli_options */
+    const char *help; /* one sentence, with the default */
 } option_row;
 
 typedef struct option_group {
@@ -77,11 +78,11 @@ typedef struct cli_options {
 
 typedef struct command {
     const char *name;
-    const char *synopsis; /* what follows the options: "FILE" */
-    const char *summary;  /* half a sentence for the list of commands */
-    const char *details;  /* paragraphs for --help and the man page */
-    const char *examples; /* lines of "$ paceline …" with a comment above each */
-    const option_group *groups[8]; /* NULL-terminated */
+    const char *synopsis;                                    /* what follows the options: "FILE" */
+    const char *summary;                                     /* half a sentence for the list of commands */
+    const char *details;                                     /* paragraphs for --help and the man page */
+    const char *examples;                                    /* lines of "$ paceline …" with a comment above each */
+    const option_group *groups[8];                           /* NULL-terminated */
     int (*run)(const cli_options *o, int argc, char **argv); /* argv: what is not an option; gives the exit code */
 } command;
 

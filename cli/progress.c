@@ -23,8 +23,9 @@ void progress_show(progress *p, uint64_t done, uint64_t total)
     double seconds = (double)(now - p->start_ns) / 1e9, share = (double)done / (double)total;
     double rate = seconds > 0 ? (double)(done - p->start_done) / seconds : 0;
     int full = (int)(share * BAR);
-    fprintf(stderr, "%s%-24s [%.*s%*s] %3d%%  %s of %s, %s/s", p->terminal ? "\r\033[K" : "", p->label, full, "##############################", BAR - full, "",
-            (int)(share * 100), pl_format_size(done), pl_format_size(total), pl_format_size((uint64_t)rate));
+    fprintf(stderr, "%s%-24s [%.*s%*s] %3d%%  %s of %s, %s/s", p->terminal ? "\r\033[K" : "", p->label, full,
+            "##############################", BAR - full, "", (int)(share * 100), pl_format_size(done),
+            pl_format_size(total), pl_format_size((uint64_t)rate));
     if (rate > 0) fprintf(stderr, ", %.0f s left", (double)(total - done) / rate);
     if (!p->terminal) fputc('\n', stderr);
     p->shown = true;

@@ -12,13 +12,17 @@
 /* A piece that nobody needs larger: a node asks for a quarter of a MiB. */
 #define PIECE_MAX (4u << 20)
 
-static int by_hash(const void *a, const void *b) { return memcmp(((const pl_blob *)a)->hash.b, ((const pl_blob *)b)->hash.b, PL_HASH_SIZE); }
+static int by_hash(const void *a, const void *b)
+{
+    return memcmp(((const pl_blob *)a)->hash.b, ((const pl_blob *)b)->hash.b, PL_HASH_SIZE);
+}
 
 pl_status catalog_open(pl_catalog *k, const pl_coordinator_model *model, pl_error *err)
 {
     *k = (pl_catalog){0};
     const size_t n = pl_gguf_n_tensors(model->gguf);
-    /* Written anew also when the file is one: a machine that has the same model split or whole makes the same header of it. */
+    /* Written anew also when the file is one: a machine that has the same model split or whole makes the same header of
+     * it. */
     pl_status s = pl_gguf_header_write(model->gguf, &k->header, err);
     if (s != PL_OK) goto fail;
     k->header_hash = pl_hash_of(pl_buf_bytes(&k->header));
@@ -47,7 +51,10 @@ void catalog_close(pl_catalog *k)
     *k = (pl_catalog){0};
 }
 
-static void mapped_for_good(void *user) { (void)user; }
+static void mapped_for_good(void *user)
+{
+    (void)user;
+}
 
 void catalog_serve(pl_catalog *k, pl_member *m, uint64_t epoch, const Paceline__BlobGet *get)
 {
@@ -66,8 +73,11 @@ void catalog_serve(pl_catalog *k, pl_member *m, uint64_t epoch, const Paceline__
     if (!blob || !blob->data || get->offset >= blob->size) {
         char hex[2 * PL_HASH_SIZE + 1];
         pl_hash_hex(&key.hash, hex);
-        if (blob && blob->data) snprintf(text, sizeof text, "blob %.16s has %llu bytes, none at %llu", hex, (unsigned long long)blob->size, (unsigned long long)get->offset);
-        else snprintf(text, sizeof text, "blob %.16s is not part of this model", hex);
+        if (blob && blob->data)
+            snprintf(text, sizeof text, "blob %.16s has %llu bytes, none at %llu", hex, (unsigned long long)blob->size,
+                     (unsigned long long)get->offset);
+        else
+            snprintf(text, sizeof text, "blob %.16s is not part of this model", hex);
         failure.status = PL_ERR_NOT_FOUND;
         failure.text = text;
         answer.failure = &failure;
@@ -78,7 +88,8 @@ void catalog_serve(pl_catalog *k, pl_member *m, uint64_t epoch, const Paceline__
         answer.total = blob->size;
         /* The header's bytes are the coordinator's own and may go before the message does. */
         bool own = blob->data == k->header.data;
-        part = own ? pl_part_copy((pl_bytes){blob->data + get->offset, size}) : pl_part_borrow(blob->data + get->offset, size, mapped_for_good, NULL);
+        part = own ? pl_part_copy((pl_bytes){blob->data + get->offset, size})
+                   : pl_part_borrow(blob->data + get->offset, size, mapped_for_good, NULL);
         if (!part) {
             failure.status = PL_ERR_NO_MEMORY;
             failure.text = (char *)"no memory for a piece of a blob";

@@ -7,8 +7,14 @@
 
 /* --- Options --- */
 
-static int32_t or_default(int32_t given, int32_t otherwise) { return given ? given : otherwise; }
-static uint64_t ns_or_default(uint64_t given, uint64_t otherwise) { return given ? given : otherwise; }
+static int32_t or_default(int32_t given, int32_t otherwise)
+{
+    return given ? given : otherwise;
+}
+static uint64_t ns_or_default(uint64_t given, uint64_t otherwise)
+{
+    return given ? given : otherwise;
+}
 
 static pl_status check_range(const char *name, int64_t value, int64_t low, int64_t high, pl_error *err)
 {
@@ -36,13 +42,15 @@ static pl_status fill_options(pl_coordinator *c, const pl_coordinator_options *g
     PL_TRY(check_range("queue_max", o->queue_max, 1, 1 << 20, err));
     PL_TRY(check_range("min_nodes", o->min_nodes, 1, PL_PLACE_NODES_MAX, err));
     PL_TRY(check_range("objective", o->objective, PL_OBJECTIVE_AUTO, PL_OBJECTIVE_THROUGHPUT, err));
-    if (o->kv_type != PL_TYPE_F16 && o->kv_type != PL_TYPE_F32) return pl_fail(err, PL_ERR_UNSUPPORTED, "KV cache of type %s: f16 or f32", pl_type_name(o->kv_type));
+    if (o->kv_type != PL_TYPE_F16 && o->kv_type != PL_TYPE_F32)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "KV cache of type %s: f16 or f32", pl_type_name(o->kv_type));
     c->fixed_blocks = o->n_blocks != 0;
     c->fixed_rows = given->n_rows != 0;
     int64_t all = (int64_t)o->n_seqs * pl_blocks_for(o->n_ctx);
     if (!o->n_blocks) o->n_blocks = all < 1 << 24 ? (int32_t)all : 1 << 24;
     PL_TRY(check_range("n_blocks", o->n_blocks, 1, 1 << 24, err));
-    if (o->objective == PL_OBJECTIVE_AUTO) o->objective = o->n_seqs > 1 ? PL_OBJECTIVE_THROUGHPUT : PL_OBJECTIVE_LATENCY;
+    if (o->objective == PL_OBJECTIVE_AUTO)
+        o->objective = o->n_seqs > 1 ? PL_OBJECTIVE_THROUGHPUT : PL_OBJECTIVE_LATENCY;
     o->settle_ns = ns_or_default(o->settle_ns, 500 * PL_MS);
     o->heartbeat_ns = ns_or_default(o->heartbeat_ns, 250 * PL_MS);
     o->dead_after_ns = ns_or_default(o->dead_after_ns, 2 * PL_SECOND);
@@ -50,12 +58,16 @@ static pl_status fill_options(pl_coordinator *c, const pl_coordinator_options *g
     o->unplaced_grace_ns = ns_or_default(o->unplaced_grace_ns, 10 * PL_SECOND);
     o->seed = ns_or_default(o->seed, pl_random_seed());
     PL_TRY(check_range("heartbeat_ns", (int64_t)o->heartbeat_ns, (int64_t)PL_MS, (int64_t)(3600 * PL_SECOND), err));
-    return check_range("dead_after_ns", (int64_t)o->dead_after_ns, (int64_t)o->heartbeat_ns + 1, (int64_t)(86400 * PL_SECOND), err);
+    return check_range("dead_after_ns", (int64_t)o->dead_after_ns, (int64_t)o->heartbeat_ns + 1,
+                       (int64_t)(86400 * PL_SECOND), err);
 }
 
 /* --- The model as placement sees it --- */
 
-static pl_stage_memory stage_memory(const void *user, const pl_stage_shape *shape) { return pl_model_stage_memory(user, shape); }
+static pl_stage_memory stage_memory(const void *user, const pl_stage_shape *shape)
+{
+    return pl_model_stage_memory(user, shape);
+}
 
 static pl_status describe_model(pl_coordinator *c, pl_error *err)
 {
@@ -70,17 +82,29 @@ static pl_status describe_model(pl_coordinator *c, pl_error *err)
         c->unit_bytes[i] = pl_model_unit_bytes(p, unit);
         c->unit_macs[i] = pl_model_unit_macs(p, unit);
     }
-    c->place_model = (pl_place_model){.n_layer = n, .n_embd = pl_model_n_embd(p), .unit_bytes = c->unit_bytes, .unit_macs = c->unit_macs,
-                                      .memory = stage_memory, .user = p};
+    c->place_model = (pl_place_model){.n_layer = n,
+                                      .n_embd = pl_model_n_embd(p),
+                                      .unit_bytes = c->unit_bytes,
+                                      .unit_macs = c->unit_macs,
+                                      .memory = stage_memory,
+                                      .user = p};
     const pl_coordinator_options *o = &c->options;
-    c->limits = (pl_check_limits){.n_layer = n, .n_tensors = (int32_t)pl_gguf_n_tensors(c->model.gguf), .n_ctx = o->n_ctx, .n_seqs = o->n_seqs, .n_rows = o->n_rows,
-                                  .n_blocks = o->n_blocks, .n_vocab = pl_model_n_vocab(p), .n_logprobs = PL_LOGPROBS_MAX, .credits = o->credits};
+    c->limits = (pl_check_limits){.n_layer = n,
+                                  .n_tensors = (int32_t)pl_gguf_n_tensors(c->model.gguf),
+                                  .n_ctx = o->n_ctx,
+                                  .n_seqs = o->n_seqs,
+                                  .n_rows = o->n_rows,
+                                  .n_blocks = o->n_blocks,
+                                  .n_vocab = pl_model_n_vocab(p),
+                                  .n_logprobs = PL_LOGPROBS_MAX,
+                                  .credits = o->credits};
     return PL_OK;
 }
 
 /* --- Life --- */
 
-pl_status pl_coordinator_new(pl_coordinator **out, pl_loop *loop, const pl_coordinator_model *model, const pl_coordinator_options *options, pl_error *err)
+pl_status pl_coordinator_new(pl_coordinator **out, pl_loop *loop, const pl_coordinator_model *model,
+                             const pl_coordinator_options *options, pl_error *err)
 {
     *out = NULL;
     pl_coordinator *c = pl_calloc(1, sizeof *c);
@@ -97,7 +121,9 @@ pl_status pl_coordinator_new(pl_coordinator **out, pl_loop *loop, const pl_coord
     c->incarnation = pl_rng_u64(&c->rng);
     if ((s = describe_model(c, err)) != PL_OK) goto fail;
     if ((s = catalog_open(&c->catalog, model, err)) != PL_OK) goto fail;
-    if ((s = pl_sched_init(&c->sched, c->options.n_seqs, c->options.n_ctx, c->limits.n_vocab, c->options.queue_max, model->is_eog, model->user, err)) != PL_OK) goto fail;
+    if ((s = pl_sched_init(&c->sched, c->options.n_seqs, c->options.n_ctx, c->limits.n_vocab, c->options.queue_max,
+                           model->is_eog, model->user, err)) != PL_OK)
+        goto fail;
     *out = c;
     return PL_OK;
 fail:
@@ -143,7 +169,10 @@ void pl_coordinator_free(pl_coordinator *c)
     pl_free(c);
 }
 
-pl_status pl_coordinator_add_node(pl_coordinator *c, const char *address, const pl_key *node, pl_error *err) { return members_add_target(c, address, node, err); }
+pl_status pl_coordinator_add_node(pl_coordinator *c, const char *address, const pl_key *node, pl_error *err)
+{
+    return members_add_target(c, address, node, err);
+}
 
 /* --- The pump --- */
 
@@ -182,13 +211,15 @@ void coordinator_changed(pl_coordinator *c)
 
 /* --- Requests --- */
 
-pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *params, const pl_request_events *events, void *user, pl_request **out, pl_error *err)
+pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *params, const pl_request_events *events,
+                                void *user, pl_request **out, pl_error *err)
 {
     *out = NULL;
     if (c->stopping) return pl_fail(err, PL_ERR_CANCELLED, "the coordinator stops");
     pl_request *r = NULL;
     PL_TRY(pl_request_new(&r, params, c->options.n_ctx, c->limits.n_vocab, &c->rng, err));
-    pl_status s = pipeline_refuses(c) ? pl_fail(err, c->down_why.status, "%s", c->down_why.text) : pl_sched_add(&c->sched, r, err);
+    pl_status s = pipeline_refuses(c) ? pl_fail(err, c->down_why.status, "%s", c->down_why.text)
+                                      : pl_sched_add(&c->sched, r, err);
     if (s != PL_OK) {
         pl_request_free(r);
         return s;

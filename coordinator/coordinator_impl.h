@@ -1,13 +1,16 @@
-/* Inside the coordinator. One struct pl_coordinator; one member per link to a node, from dialing or accepting to its end; one pipeline at a time.
+/* Inside the coordinator. One struct pl_coordinator; one member per link to a node, from dialing or accepting to its
+ * end; one pipeline at a time.
  *
- * Who owns what: members.c links, Hello, heartbeats, redialing; pipeline.c the plan, the way of an epoch from Load to Ready, frames and results, and
- * when there is a new one; scheduler.c requests; catalog.c the blobs that nodes fetch; status.c what people see; coordinator.c the public face.
+ * Who owns what: members.c links, Hello, heartbeats, redialing; pipeline.c the plan, the way of an epoch from Load to
+ * Ready, frames and results, and when there is a new one; scheduler.c requests; catalog.c the blobs that nodes fetch;
+ * status.c what people see; coordinator.c the public face.
  *
- * A link ends in one place, member_end. Sending never ends one: a member whose link does not take a message is doomed, and the next pump ends it. So
- * whoever walks over members or stages may send.
+ * A link ends in one place, member_end. Sending never ends one: a member whose link does not take a message is doomed,
+ * and the next pump ends it. So whoever walks over members or stages may send.
  *
- * What happens next is decided in one place too, coordinator_pump, which runs soon after anything changed and at each tick: doomed members
- * end, a due plan is made, requests that waited too long are told, frames are sent, callbacks run. */
+ * What happens next is decided in one place too, coordinator_pump, which runs soon after anything changed and at each
+ * tick: doomed members end, a due plan is made, requests that waited too long are told, frames are sent, callbacks run.
+ */
 #pragma once
 
 #include "coordinator/coordinator.h"
@@ -29,7 +32,7 @@ typedef enum {
     PL_MEMBER_DIALING, /* not up yet */
     PL_MEMBER_HELLO,   /* up; its Hello has not come */
     PL_MEMBER_JOINED,
-    PL_MEMBER_REFUSED  /* told why; the link ends soon, so that the word can arrive */
+    PL_MEMBER_REFUSED /* told why; the link ends soon, so that the word can arrive */
 } pl_member_state;
 
 struct pl_member {
@@ -133,17 +136,17 @@ struct pl_coordinator {
     pl_target *targets;
 
     pl_pipeline pipeline;
-    uint64_t plan_at_ns; /* when to plan; PL_NEVER: not due */
+    uint64_t plan_at_ns;     /* when to plan; PL_NEVER: not due */
     uint64_t settle_from_ns; /* first join of those that are waited for; PL_NEVER: none */
     uint64_t last_epoch;
     bool fixed_blocks, fixed_rows; /* the user said so */
-    bool planned;        /* once at least, so min_nodes is done with */
-    bool unplaced;       /* the last plan does not fit; down_why says what is short */
+    bool planned;                  /* once at least, so min_nodes is done with */
+    bool unplaced;                 /* the last plan does not fit; down_why says what is short */
     uint64_t unplaced_since_ns;
-    bool reconsider;     /* nodes came since the plan: look for a better one when idle */
+    bool reconsider; /* nodes came since the plan: look for a better one when idle */
     uint64_t reconsider_at_ns;
-    uint32_t tries;      /* epochs that failed in a row */
-    bool flip_dial;      /* neighbours could not reach each other: the other end dials next time */
+    uint32_t tries; /* epochs that failed in a row */
+    bool flip_dial; /* neighbours could not reach each other: the other end dials next time */
     pl_error down_why;
 
     pl_timer *tick, *soon;
@@ -152,7 +155,9 @@ struct pl_coordinator {
     void (*on_change)(void *user);
     void *on_change_user;
 
-    struct { uint64_t at_ns, n; } rate[PL_RATE_SAMPLES]; /* tokens emitted, at ticks */
+    struct {
+        uint64_t at_ns, n;
+    } rate[PL_RATE_SAMPLES]; /* tokens emitted, at ticks */
     uint32_t rate_at;
 
     pl_envelope scratch; /* of the message being handled */
@@ -197,7 +202,8 @@ PL_MUST_CHECK pl_status pipeline_result(pl_member *m, const Paceline__Result *r,
 void pipeline_run(pl_coordinator *c);
 void pipeline_tick(pl_coordinator *c);
 void pipeline_frames(pl_coordinator *c); /* as many as credits allow */
-bool pipeline_refuses(const pl_coordinator *c); /* new requests: nothing here can serve them, and nothing is about to change */
+bool pipeline_refuses(
+    const pl_coordinator *c); /* new requests: nothing here can serve them, and nothing is about to change */
 void pipeline_free(pl_coordinator *c);
 int32_t pipeline_stage_of(const pl_coordinator *c, const pl_member *m); /* -1: none */
 

@@ -9,7 +9,7 @@ struct pl_generation {
     pl_generation_events events;
     void *user;
     pl_detok_stream detok;
-    pl_buf held;  /* text that may be the beginning of a stop string */
+    pl_buf held; /* text that may be the beginning of a stop string */
     char *stops[PL_STOPS_MAX];
     int n_stops;
     const char *stopped_by;
@@ -97,8 +97,9 @@ static void on_end(void *user, pl_finish why, const pl_error *err)
 
 static const pl_request_events request_events = {on_token, on_end};
 
-pl_status pl_generation_start(pl_generation **out, pl_coordinator *c, pl_loop *loop, const pl_vocab *vocab, const pl_generation_options *options,
-                              const pl_generation_events *events, void *user, pl_error *err)
+pl_status pl_generation_start(pl_generation **out, pl_coordinator *c, pl_loop *loop, const pl_vocab *vocab,
+                              const pl_generation_options *options, const pl_generation_events *events, void *user,
+                              pl_error *err)
 {
     *out = NULL;
     pl_generation *g = pl_calloc(1, sizeof *g);
@@ -112,8 +113,10 @@ pl_status pl_generation_start(pl_generation **out, pl_coordinator *c, pl_loop *l
     pl_detok_start(&g->detok, vocab, options->special, false);
     pl_status s = PL_OK;
     for (int i = 0; i < options->n_stops && s == PL_OK; i++) {
-        if (!options->stops[i][0]) s = pl_fail(err, PL_ERR_INVALID, "stop: an empty stop string would end every answer at once");
-        else if (!(g->stops[g->n_stops++] = pl_strdup(options->stops[i]))) s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a request");
+        if (!options->stops[i][0])
+            s = pl_fail(err, PL_ERR_INVALID, "stop: an empty stop string would end every answer at once");
+        else if (!(g->stops[g->n_stops++] = pl_strdup(options->stops[i])))
+            s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a request");
     }
     if (s == PL_OK) s = pl_coordinator_submit(c, &options->request, &request_events, g, &g->request, err);
     if (s != PL_OK) {
@@ -124,7 +127,10 @@ pl_status pl_generation_start(pl_generation **out, pl_coordinator *c, pl_loop *l
     return PL_OK;
 }
 
-void pl_generation_cancel(pl_generation *g) { pl_coordinator_cancel(g->coordinator, g->request); }
+void pl_generation_cancel(pl_generation *g)
+{
+    pl_coordinator_cancel(g->coordinator, g->request);
+}
 
 pl_status pl_generation_tokenize_chat(const pl_vocab *vocab, pl_str prompt, pl_buf *tokens, pl_error *err)
 {

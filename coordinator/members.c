@@ -12,7 +12,7 @@
 #define HELLO_NS      (5 * PL_SECOND)
 #define REDIAL_MIN_NS (250 * PL_MS)
 #define REDIAL_MAX_NS (4 * PL_SECOND)
-#define REFUSED_NS    PL_SECOND      /* for the Failure to arrive before the link ends */
+#define REFUSED_NS    PL_SECOND /* for the Failure to arrive before the link ends */
 #define LEASE_NS      (60 * PL_SECOND)
 
 /* --- Sending --- */
@@ -97,7 +97,10 @@ static void send_heartbeat(pl_member *m, uint64_t now)
 
 /* --- Members --- */
 
-bool member_usable(const pl_member *m) { return m->state == PL_MEMBER_JOINED && !m->doomed && !m->leaving; }
+bool member_usable(const pl_member *m)
+{
+    return m->state == PL_MEMBER_JOINED && !m->doomed && !m->leaving;
+}
 
 static pl_member *member_new(pl_coordinator *c, pl_member_state state)
 {
@@ -135,8 +138,10 @@ static void member_end(pl_member *m, const pl_error *why)
     }
     if (m->target) redial_later(m->target, pl_loop_now(c->loop));
     if (!m->link_dead) pl_link_close(m->link);
-    if (m->prev) m->prev->next = m->next;
-    else c->members = m->next;
+    if (m->prev)
+        m->prev->next = m->next;
+    else
+        c->members = m->next;
     if (m->next) m->next->prev = m->prev;
     c->n_members--;
     pl_free(m);
@@ -145,7 +150,8 @@ static void member_end(pl_member *m, const pl_error *why)
 
 void member_refuse(pl_member *m, const pl_error *err)
 {
-    PL_LOG(PL_LOG_WARN, "node refused", "node=%s address=%s reason=%s", PL_Q(m->name), PL_Q(m->link->address), PL_Q(err->text));
+    PL_LOG(PL_LOG_WARN, "node refused", "node=%s address=%s reason=%s", PL_Q(m->name), PL_Q(m->link->address),
+           PL_Q(err->text));
     member_send_failure(m, 0, err);
     bool joined = m->state == PL_MEMBER_JOINED;
     m->state = PL_MEMBER_REFUSED;
@@ -205,25 +211,20 @@ static void handle(pl_member *m, const Paceline__Envelope *e)
     /* What is about an epoch that is over says nothing about now; nobody can know of one that is to come. */
     bool current = e->epoch != 0 && e->epoch == c->pipeline.epoch;
     if (e->epoch > c->last_epoch) {
-        pl_fail(&err, PL_ERR_FORMAT, "%s of epoch %" PRIu64 ", the newest is %" PRIu64, pl_envelope_kind(e), e->epoch, c->last_epoch);
+        pl_fail(&err, PL_ERR_FORMAT, "%s of epoch %" PRIu64 ", the newest is %" PRIu64, pl_envelope_kind(e), e->epoch,
+                c->last_epoch);
         member_refuse(m, &err);
         return;
     }
     pl_status s = PL_OK;
     switch (e->body_case) {
-    case PACELINE__ENVELOPE__BODY_HELLO:
-        members_hello(m, e->hello);
-        break;
-    case PACELINE__ENVELOPE__BODY_HEARTBEAT:
-        members_heartbeat(m, e->heartbeat);
-        break;
+    case PACELINE__ENVELOPE__BODY_HELLO: members_hello(m, e->hello); break;
+    case PACELINE__ENVELOPE__BODY_HEARTBEAT: members_heartbeat(m, e->heartbeat); break;
     case PACELINE__ENVELOPE__BODY_BLOB_GET:
         pipeline_moved(m);
         catalog_serve(&c->catalog, m, e->epoch, e->blob_get);
         break;
-    case PACELINE__ENVELOPE__BODY_LEAVE:
-        pipeline_leave(m);
-        break;
+    case PACELINE__ENVELOPE__BODY_LEAVE: pipeline_leave(m); break;
     case PACELINE__ENVELOPE__BODY_FAILURE:
         pl_fail(&err, (pl_status)e->failure->status, "%s", e->failure->text);
         if (current) {
@@ -251,8 +252,7 @@ static void handle(pl_member *m, const Paceline__Envelope *e)
     case PACELINE__ENVELOPE__BODY_RESULT:
         if (current) s = pipeline_result(m, e->result, &err);
         break;
-    default:
-        s = pl_fail(&err, PL_ERR_FORMAT, "%s is not for a coordinator", pl_envelope_kind(e));
+    default: s = pl_fail(&err, PL_ERR_FORMAT, "%s is not for a coordinator", pl_envelope_kind(e));
     }
     if (s != PL_OK) member_refuse(m, &err);
 }
@@ -264,8 +264,10 @@ static void on_message(void *user, pl_link *link, pl_msg *msg)
     if (m && !m->doomed && m->state != PL_MEMBER_REFUSED) {
         pl_error err = {0};
         m->heard_ns = pl_loop_now(c->loop);
-        if (pl_envelope_of_msg(&c->scratch, msg, &c->limits, &err) == PL_OK) handle(m, c->scratch.m);
-        else member_refuse(m, &err);
+        if (pl_envelope_of_msg(&c->scratch, msg, &c->limits, &err) == PL_OK)
+            handle(m, c->scratch.m);
+        else
+            member_refuse(m, &err);
         pl_sched_flush(&c->sched);
         pipeline_frames(c);
     }
@@ -311,25 +313,36 @@ static bool has_type(const Paceline__Hello *h, pl_type type)
     return h->n_types == 0;
 }
 
-/* Whether the node can be part of this pipeline at all: the same protocol, what the model needs, and the numbers of those that are here. */
+/* Whether the node can be part of this pipeline at all: the same protocol, what the model needs, and the numbers of
+ * those that are here. */
 static pl_status admissible(pl_member *m, const Paceline__Hello *h, pl_error *err)
 {
     pl_coordinator *c = m->c;
-    if (h->role != PACELINE__HELLO__ROLE__NODE) return pl_fail(err, PL_ERR_INVALID, "a coordinator talks to nodes only, not to role %d", (int)h->role);
+    if (h->role != PACELINE__HELLO__ROLE__NODE)
+        return pl_fail(err, PL_ERR_INVALID, "a coordinator talks to nodes only, not to role %d", (int)h->role);
     if (h->protocol != PL_PROTOCOL)
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "the node speaks protocol %u (version %s), the coordinator %d (version %s)", h->protocol, h->version, PL_PROTOCOL, PACELINE_VERSION);
+        return pl_fail(err, PL_ERR_UNSUPPORTED,
+                       "the node speaks protocol %u (version %s), the coordinator %d (version %s)", h->protocol,
+                       h->version, PL_PROTOCOL, PACELINE_VERSION);
     const char *arch = pl_model_arch(c->model.profile);
-    if (!has_arch(h, arch)) return pl_fail(err, PL_ERR_UNSUPPORTED, "node %s cannot build the architecture %s", h->name, arch);
+    if (!has_arch(h, arch))
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "node %s cannot build the architecture %s", h->name, arch);
     for (size_t i = 0; i < pl_gguf_n_tensors(c->model.gguf); i++) {
         pl_type type = pl_gguf_tensor_at(c->model.gguf, i)->type;
-        if (!has_type(h, type)) return pl_fail(err, PL_ERR_UNSUPPORTED, "node %s does not compute with tensors of type %s", h->name, pl_type_name(type));
+        if (!has_type(h, type))
+            return pl_fail(err, PL_ERR_UNSUPPORTED, "node %s does not compute with tensors of type %s", h->name,
+                           pl_type_name(type));
     }
     for (const pl_member *o = c->members; o; o = o->next) {
         if (o == m || o->state != PL_MEMBER_JOINED) continue;
         if (strcmp(o->profile, h->profile) != 0)
-            return pl_fail(err, PL_ERR_UNSUPPORTED, "the numeric profile of node %s is %s, that of node %s is %s: their tokens could differ", h->name, h->profile, o->name, o->profile);
+            return pl_fail(err, PL_ERR_UNSUPPORTED,
+                           "the numeric profile of node %s is %s, that of node %s is %s: their tokens could differ",
+                           h->name, h->profile, o->name, o->profile);
         if (o->known_checksum != h->known_checksum)
-            return pl_fail(err, PL_ERR_UNSUPPORTED, "the known graph gives %016" PRIx64 " on node %s and %016" PRIx64 " on node %s: their tokens could differ",
+            return pl_fail(err, PL_ERR_UNSUPPORTED,
+                           "the known graph gives %016" PRIx64 " on node %s and %016" PRIx64
+                           " on node %s: their tokens could differ",
                            h->known_checksum, h->name, o->known_checksum, o->name);
     }
     return PL_OK;
@@ -339,7 +352,9 @@ static pl_status admissible(pl_member *m, const Paceline__Hello *h, pl_error *er
 static pl_member *twin_of(const pl_member *m, uint64_t incarnation)
 {
     for (pl_member *o = m->c->members; o; o = o->next)
-        if (o != m && o->state == PL_MEMBER_JOINED && o->incarnation == incarnation && pl_key_eq(&o->link->peer, &m->link->peer)) return o;
+        if (o != m && o->state == PL_MEMBER_JOINED && o->incarnation == incarnation &&
+            pl_key_eq(&o->link->peer, &m->link->peer))
+            return o;
     return NULL;
 }
 
@@ -381,13 +396,16 @@ void members_hello(pl_member *m, const Paceline__Hello *h)
     m->read_bytes_s = h->read_bytes_s;
     m->macs_s = h->macs_s;
     m->state = PL_MEMBER_JOINED;
-    if (m->target) m->target->pause_ns = REDIAL_MIN_NS;
-    else send_hello(m);
+    if (m->target)
+        m->target->pause_ns = REDIAL_MIN_NS;
+    else
+        send_hello(m);
     send_welcome(m);
     send_heartbeat(m, pl_loop_now(c->loop)); /* so that a round trip is known when the plan is made */
     char key[2 * PL_KEY_SIZE + 1];
     pl_key_text(&m->link->peer, key);
-    PL_LOG(PL_LOG_INFO, "node joined", "node=%s id=%u address=%s key=%.8s threads=%d budget=%" PRIu64, PL_Q(m->name), m->id, PL_Q(m->address), key, m->n_threads, m->budget_bytes);
+    PL_LOG(PL_LOG_INFO, "node joined", "node=%s id=%u address=%s key=%.8s threads=%d budget=%" PRIu64, PL_Q(m->name),
+           m->id, PL_Q(m->address), key, m->n_threads, m->budget_bytes);
     pipeline_joined(c);
     coordinator_changed(c);
 }
@@ -398,7 +416,8 @@ void members_heartbeat(pl_member *m, const Paceline__Heartbeat *h)
     m->echo_ns = h->sent_ns;
     m->echo_at_ns = now;
     /* Its word about our own clock: only what can be true is used. */
-    if (h->echo_ns && h->echo_ns <= now && now - h->echo_ns >= h->held_ns && now - h->echo_ns < 10 * m->c->options.dead_after_ns) {
+    if (h->echo_ns && h->echo_ns <= now && now - h->echo_ns >= h->held_ns &&
+        now - h->echo_ns < 10 * m->c->options.dead_after_ns) {
         uint64_t rtt = now - h->echo_ns - h->held_ns;
         if (rtt == 0) rtt = 1;
         m->rtt_ns = m->rtt_ns ? m->rtt_ns - m->rtt_ns / 8 + rtt / 8 : rtt;
@@ -456,7 +475,8 @@ static void dial_all(pl_coordinator *c, uint64_t now)
 
 pl_status members_add_target(pl_coordinator *c, const char *address, const pl_key *key, pl_error *err)
 {
-    if (strlen(address) >= sizeof c->targets->address) return pl_fail(err, PL_ERR_INVALID, "address %.40s...: too long", address);
+    if (strlen(address) >= sizeof c->targets->address)
+        return pl_fail(err, PL_ERR_INVALID, "address %.40s...: too long", address);
     for (const pl_target *t = c->targets; t; t = t->next)
         if (strcmp(t->address, address) == 0) return pl_fail(err, PL_ERR_INVALID, "node %s is given twice", address);
     pl_target *t = pl_calloc(1, sizeof *t);
@@ -472,7 +492,10 @@ pl_status members_add_target(pl_coordinator *c, const char *address, const pl_ke
     return PL_OK;
 }
 
-void members_start(pl_coordinator *c) { dial_all(c, pl_loop_now(c->loop)); }
+void members_start(pl_coordinator *c)
+{
+    dial_all(c, pl_loop_now(c->loop));
+}
 
 void members_reap(pl_coordinator *c)
 {
@@ -502,7 +525,8 @@ void members_tick(pl_coordinator *c)
         } else if (m->state == PL_MEMBER_REFUSED && now - m->since_ns >= REFUSED_NS) {
             pl_fail(why, PL_ERR_CLOSED, "%s: refused", at);
         } else if (m->state == PL_MEMBER_JOINED && now - m->heard_ns > c->options.dead_after_ns) {
-            pl_fail(why, PL_ERR_TIMEOUT, "node %s at %s was silent for %" PRIu64 " ms", m->name, at, (now - m->heard_ns) / PL_MS);
+            pl_fail(why, PL_ERR_TIMEOUT, "node %s at %s was silent for %" PRIu64 " ms", m->name, at,
+                    (now - m->heard_ns) / PL_MS);
         } else {
             if (m->state == PL_MEMBER_JOINED) send_heartbeat(m, now);
             continue;

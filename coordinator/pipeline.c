@@ -5,9 +5,9 @@
  *    +---- a stage fails, dies, leaves, --------+
  *          loses a neighbour or breaks the protocol
  *
- * A plan is made when plan_at_ns comes: at once after a death, soon after joins (others may follow), after a growing pause when
- * epochs keep failing. Going down forgets what was sent and keeps every request; coming up replays them.
- * A better plan is taken only while no request is open: a running stream is never disturbed for speed. */
+ * A plan is made when plan_at_ns comes: at once after a death, soon after joins (others may follow), after a growing
+ * pause when epochs keep failing. Going down forgets what was sent and keeps every request; coming up replays them. A
+ * better plan is taken only while no request is open: a running stream is never disturbed for speed. */
 #include "coordinator/coordinator_impl.h"
 
 #include "engine/base/log.h"
@@ -15,15 +15,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define RETRY_MIN_NS    (250 * PL_MS)
-#define RETRY_MAX_NS    (4 * PL_SECOND)
-#define FAILURES_MAX    3              /* of a node in a row, then the plan tries without it */
-#define EXCLUDE_MIN_NS  (5 * PL_SECOND)
-#define EXCLUDE_MAX_NS  (300 * PL_SECOND)
-#define TRIES_MAX       5              /* epochs that fail in a row before waiting requests are told */
-#define STABLE_NS       (10 * PL_SECOND) /* a pipeline that works so long has earned that old failures are forgotten */
-#define SLOW            10             /* times the prediction: a node may be busy with other things, and is not stuck */
-#define BETTER          0.8            /* a new plan has to cost less than so much of the present one */
+#define RETRY_MIN_NS   (250 * PL_MS)
+#define RETRY_MAX_NS   (4 * PL_SECOND)
+#define FAILURES_MAX   3 /* of a node in a row, then the plan tries without it */
+#define EXCLUDE_MIN_NS (5 * PL_SECOND)
+#define EXCLUDE_MAX_NS (300 * PL_SECOND)
+#define TRIES_MAX      5                /* epochs that fail in a row before waiting requests are told */
+#define STABLE_NS      (10 * PL_SECOND) /* a pipeline that works so long has earned that old failures are forgotten */
+#define SLOW           10  /* times the prediction: a node may be busy with other things, and is not stuck */
+#define BETTER         0.8 /* a new plan has to cost less than so much of the present one */
 
 int32_t pipeline_stage_of(const pl_coordinator *c, const pl_member *m)
 {
@@ -65,10 +65,15 @@ typedef struct candidates {
     int32_t n, n_left; /* left: out, though they might do */
 } candidates;
 
-/* Half a round trip, in steps of 0.1 ms: what is below is noise of the moment, and the same machines should get the same plan. */
-static double hop_of(const pl_member *m) { return (double)((m->rtt_ns / 2 + 99999) / 100000) * 1e-4; }
+/* Half a round trip, in steps of 0.1 ms: what is below is noise of the moment, and the same machines should get the
+ * same plan. */
+static double hop_of(const pl_member *m)
+{
+    return (double)((m->rtt_ns / 2 + 99999) / 100000) * 1e-4;
+}
 
-/* By name, then key: the order in which nodes happened to join must not decide who holds what, or a second start would move layers. */
+/* By name, then key: the order in which nodes happened to join must not decide who holds what, or a second start would
+ * move layers. */
 static int32_t place_in_order(const candidates *k, const pl_member *m)
 {
     int32_t at = k->n;
@@ -95,8 +100,12 @@ static void collect(pl_coordinator *c, candidates *k, bool with_excluded)
         memmove(&k->members[at + 1], &k->members[at], (size_t)(k->n - at) * sizeof k->members[0]);
         memmove(&k->nodes[at + 1], &k->nodes[at], (size_t)(k->n - at) * sizeof k->nodes[0]);
         k->members[at] = m;
-        k->nodes[at] = (pl_place_node){.name = m->name, .budget_bytes = m->budget_bytes, .n_threads = m->n_threads, .read_bytes_s = m->read_bytes_s,
-                                       .macs_s = m->macs_s, .hop_s = hop_of(m)};
+        k->nodes[at] = (pl_place_node){.name = m->name,
+                                       .budget_bytes = m->budget_bytes,
+                                       .n_threads = m->n_threads,
+                                       .read_bytes_s = m->read_bytes_s,
+                                       .macs_s = m->macs_s,
+                                       .hop_s = hop_of(m)};
         k->n++;
     }
 }
@@ -104,8 +113,16 @@ static void collect(pl_coordinator *c, candidates *k, bool with_excluded)
 static pl_place_want want_of(const pl_coordinator *c)
 {
     const pl_coordinator_options *o = &c->options;
-    return (pl_place_want){.objective = (pl_objective)o->objective, .n_ctx = o->n_ctx, .n_seqs = o->n_seqs, .credits = o->credits, .kv_type = o->kv_type,
-                           .n_blocks = o->n_blocks, .n_rows = o->n_rows, .n_stages = o->n_stages, .fixed_blocks = c->fixed_blocks, .fixed_rows = c->fixed_rows};
+    return (pl_place_want){.objective = (pl_objective)o->objective,
+                           .n_ctx = o->n_ctx,
+                           .n_seqs = o->n_seqs,
+                           .credits = o->credits,
+                           .kv_type = o->kv_type,
+                           .n_blocks = o->n_blocks,
+                           .n_rows = o->n_rows,
+                           .n_stages = o->n_stages,
+                           .fixed_blocks = c->fixed_blocks,
+                           .fixed_rows = c->fixed_rows};
 }
 
 /* Nodes that failed lately are left out, unless nothing fits without them. */
@@ -129,9 +146,13 @@ static void unload(pl_member *m)
     m->epoch = 0;
 }
 
-static bool is_loopback(const char *address) { return strstr(address, "://127.") || strstr(address, "://localhost") || strstr(address, "://[::1]"); }
+static bool is_loopback(const char *address)
+{
+    return strstr(address, "://127.") || strstr(address, "://localhost") || strstr(address, "://[::1]");
+}
 
-/* Whether the upstream end dials its neighbour downstream: it does, unless only the other way can work, or that was tried in vain. */
+/* Whether the upstream end dials its neighbour downstream: it does, unless only the other way can work, or that was
+ * tried in vain. */
 static bool upstream_dials(const pl_coordinator *c, const pl_member *up, const pl_member *down)
 {
     if (!up->address[0]) return true;
@@ -158,7 +179,8 @@ static pl_status send_load(pl_coordinator *c, int32_t i, pl_error *err)
     pl_arena_reset(&c->step);
     size_t n = pl_model_stage_tensors(c->model.profile, st->layer_first, st->layer_end, NULL);
     size_t *index = pl_arena_alloc(&c->step, (n + 1) * sizeof *index);
-    Paceline__TensorRef *refs = pl_arena_alloc(&c->step, (n + 1) * sizeof *refs), **list = pl_arena_alloc(&c->step, (n + 1) * sizeof(Paceline__TensorRef *));
+    Paceline__TensorRef *refs = pl_arena_alloc(&c->step, (n + 1) * sizeof *refs),
+                        **list = pl_arena_alloc(&c->step, (n + 1) * sizeof(Paceline__TensorRef *));
     if (!index || !refs || !list) return pl_fail(err, PL_ERR_NO_MEMORY, "plan of %zu tensors", n);
     pl_model_stage_tensors(c->model.profile, st->layer_first, st->layer_end, index);
     for (size_t k = 0; k < n; k++) {
@@ -223,7 +245,8 @@ static void start_epoch(pl_coordinator *c, const pl_placement *plan, const candi
     pl_error err = {0};
     pl_place_want want = want_of(c);
     pl_buf_reset(&p->plan_text);
-    if (pl_place_text(plan, &c->place_model, k->nodes, k->n, &want, &p->plan_text, &err) != PL_OK) pl_buf_reset(&p->plan_text);
+    if (pl_place_text(plan, &c->place_model, k->nodes, k->n, &want, &p->plan_text, &err) != PL_OK)
+        pl_buf_reset(&p->plan_text);
     for (int32_t i = 0; i < p->n_stages; i++) {
         int32_t node = plan->stages[i].node;
         p->stages[i] = (pl_pipeline_stage){.member = k->members[node], .moved_ns = now};
@@ -237,11 +260,12 @@ static void start_epoch(pl_coordinator *c, const pl_placement *plan, const candi
     set_state(c, PL_PIPELINE_LOADING);
     for (pl_member *m = c->members; m; m = m->next)
         if (m->epoch && pipeline_stage_of(c, m) < 0) unload(m);
-    PL_LOG(PL_LOG_INFO, "plan", "epoch=%" PRIu64 " stages=%d objective=%s cost_ms=%.3f", p->epoch, p->n_stages, plan->objective == PL_OBJECTIVE_LATENCY ? "latency" : "throughput",
-           plan->cost_s * 1e3);
+    PL_LOG(PL_LOG_INFO, "plan", "epoch=%" PRIu64 " stages=%d objective=%s cost_ms=%.3f", p->epoch, p->n_stages,
+           plan->objective == PL_OBJECTIVE_LATENCY ? "latency" : "throughput", plan->cost_s * 1e3);
     for (int32_t i = 0; i < p->n_stages; i++) {
-        PL_LOG(PL_LOG_INFO, "stage", "epoch=%" PRIu64 " stage=%d node=%s layers=%d..%d bytes=%" PRIu64, p->epoch, i, PL_Q(p->names[i]), plan->stages[i].layer_first,
-               plan->stages[i].layer_end - 1, pl_place_stage_bytes(&plan->stages[i]));
+        PL_LOG(PL_LOG_INFO, "stage", "epoch=%" PRIu64 " stage=%d node=%s layers=%d..%d bytes=%" PRIu64, p->epoch, i,
+               PL_Q(p->names[i]), plan->stages[i].layer_first, plan->stages[i].layer_end - 1,
+               pl_place_stage_bytes(&plan->stages[i]));
         if (send_load(c, i, &err) == PL_OK) continue;
         PL_LOG(PL_LOG_ERROR, "plan cannot be sent", "error=%s", PL_Q(err.text));
         fail_epoch(c, &err);
@@ -313,7 +337,9 @@ static void plan(pl_coordinator *c)
 /* While nothing is asked for: whether nodes that came since make a clearly better plan. */
 static void reconsider(pl_coordinator *c)
 {
-    if (!c->reconsider || c->pipeline.state != PL_PIPELINE_UP || c->sched.n_open || pl_loop_now(c->loop) < c->reconsider_at_ns) return;
+    if (!c->reconsider || c->pipeline.state != PL_PIPELINE_UP || c->sched.n_open ||
+        pl_loop_now(c->loop) < c->reconsider_at_ns)
+        return;
     c->reconsider = false;
     pl_arena_reset(&c->step);
     candidates *k = pl_arena_alloc(&c->step, sizeof *k);
@@ -321,7 +347,8 @@ static void reconsider(pl_coordinator *c)
     pl_error err = {0};
     if (!k || find_plan(c, &better, k, &err) != PL_OK) return;
     const pl_placement *now = &c->pipeline.plan;
-    if (better.cost_s >= BETTER * now->cost_s && better.n_blocks <= now->n_blocks && better.n_rows <= now->n_rows) return;
+    if (better.cost_s >= BETTER * now->cost_s && better.n_blocks <= now->n_blocks && better.n_rows <= now->n_rows)
+        return;
     PL_LOG(PL_LOG_INFO, "a better plan", "cost_ms=%.3f before_ms=%.3f", better.cost_s * 1e3, now->cost_s * 1e3);
     start_epoch(c, &better, k);
 }
@@ -377,7 +404,8 @@ void pipeline_failure(pl_member *m, const pl_error *err)
     if (stage < 0) return;
     pl_error why = *err;
     (void)pl_note(&why, err->status, "stage %d on node %s", stage, m->name);
-    PL_LOG(PL_LOG_WARN, "stage failed", "epoch=%" PRIu64 " stage=%d node=%s error=%s", c->pipeline.epoch, stage, PL_Q(m->name), PL_Q(err->text));
+    PL_LOG(PL_LOG_WARN, "stage failed", "epoch=%" PRIu64 " stage=%d node=%s error=%s", c->pipeline.epoch, stage,
+           PL_Q(m->name), PL_Q(err->text));
     m->last_failure = *err;
     m->failures++;
     m->hopeless = err->status == PL_ERR_BUDGET || err->status == PL_ERR_UNSUPPORTED;
@@ -386,7 +414,8 @@ void pipeline_failure(pl_member *m, const pl_error *err)
         uint64_t ns = EXCLUDE_MIN_NS << (more < 6 ? more : 6);
         m->excluded_until_ns = pl_loop_now(c->loop) + (ns < EXCLUDE_MAX_NS ? ns : EXCLUDE_MAX_NS);
     }
-    if (c->pipeline.state == PL_PIPELINE_LOADING && (err->status == PL_ERR_TIMEOUT || err->status == PL_ERR_CLOSED || err->status == PL_ERR_IO))
+    if (c->pipeline.state == PL_PIPELINE_LOADING &&
+        (err->status == PL_ERR_TIMEOUT || err->status == PL_ERR_CLOSED || err->status == PL_ERR_IO))
         c->flip_dial = !c->flip_dial;
     m->epoch = 0; /* a failure ends the epoch there */
     fail_epoch(c, &why);
@@ -396,8 +425,8 @@ void pipeline_link_state(pl_member *m, const Paceline__LinkState *l)
 {
     if (l->up) return;
     pl_error err = {0};
-    pl_fail(&err, l->failure ? (pl_status)l->failure->status : PL_ERR_CLOSED, "its link %s: %s", l->downstream ? "downstream" : "upstream",
-            l->failure ? l->failure->text : "down");
+    pl_fail(&err, l->failure ? (pl_status)l->failure->status : PL_ERR_CLOSED, "its link %s: %s",
+            l->downstream ? "downstream" : "upstream", l->failure ? l->failure->text : "down");
     pipeline_failure(m, &err);
 }
 
@@ -427,20 +456,26 @@ static void come_up(pl_coordinator *c)
     uint64_t hop_ns = 0;
     for (int32_t i = 0; i < p->n_stages; i++)
         if (p->stages[i].member->rtt_ns > hop_ns) hop_ns = p->stages[i].member->rtt_ns;
-    /* One group per stage keeps all busy but for the hops. One more hides a hop, but makes groups smaller, and each reads all weights anew: with S stages it
-     * pays when the hop is more than about a stage's time, and costs up to 1 in S + 1 where it is less. */
+    /* One group per stage keeps all busy but for the hops. One more hides a hop, but makes groups smaller, and each
+     * reads all weights anew: with S stages it pays when the hop is more than about a stage's time, and costs up to 1
+     * in S + 1 where it is less. */
     double stage_ns = p->plan.slowest_s * 1e9;
     int32_t more = (double)hop_ns * 2 <= stage_ns ? 0 : (double)hop_ns <= stage_ns * 2 ? 1 : 2;
     p->groups = p->n_stages + more;
     p->credits = c->options.credits;
-    pl_sched_shape shape = {.n_blocks = p->plan.n_blocks, .n_rows = p->plan.n_rows, .n_stages = p->n_stages, .groups = p->groups, .in_flight = p->groups + 1};
+    pl_sched_shape shape = {.n_blocks = p->plan.n_blocks,
+                            .n_rows = p->plan.n_rows,
+                            .n_stages = p->n_stages,
+                            .groups = p->groups,
+                            .in_flight = p->groups + 1};
     pl_error err = {0};
     if (pl_sched_up(&c->sched, &shape, &err) != PL_OK) {
         PL_LOG(PL_LOG_ERROR, "pipeline cannot start", "error=%s", PL_Q(err.text));
         fail_epoch(c, &err);
         return;
     }
-    PL_LOG(PL_LOG_INFO, "pipeline up", "epoch=%" PRIu64 " stages=%d groups=%d open=%d", p->epoch, p->n_stages, p->groups, c->sched.n_open);
+    PL_LOG(PL_LOG_INFO, "pipeline up", "epoch=%" PRIu64 " stages=%d groups=%d open=%d", p->epoch, p->n_stages,
+           p->groups, c->sched.n_open);
     set_state(c, PL_PIPELINE_UP);
 }
 
@@ -453,9 +488,11 @@ void pipeline_ready(pl_member *m, const Paceline__Ready *r)
     s->ready = true;
     s->fetched_bytes = r->fetched_bytes;
     pipeline_moved(m);
-    uint64_t took = r->weights_bytes + r->kv_bytes + r->compute_bytes + r->link_bytes, planned = pl_place_stage_bytes(&c->pipeline.plan.stages[stage]);
+    uint64_t took = r->weights_bytes + r->kv_bytes + r->compute_bytes + r->link_bytes,
+             planned = pl_place_stage_bytes(&c->pipeline.plan.stages[stage]);
     if (took > planned)
-        PL_LOG(PL_LOG_WARN, "stage is larger than planned", "stage=%d node=%s bytes=%" PRIu64 " planned=%" PRIu64, stage, PL_Q(m->name), took, planned);
+        PL_LOG(PL_LOG_WARN, "stage is larger than planned", "stage=%d node=%s bytes=%" PRIu64 " planned=%" PRIu64,
+               stage, PL_Q(m->name), took, planned);
     coordinator_changed(c);
     for (int32_t i = 0; i < c->pipeline.n_stages; i++)
         if (!c->pipeline.stages[i].ready) return;
@@ -468,7 +505,8 @@ static pl_status send_frame(pl_coordinator *c, const pl_sched_frame *f, pl_error
 {
     pl_arena_reset(&c->step);
     size_t n = (size_t)f->n_ops;
-    Paceline__KvOp *ops = pl_arena_alloc(&c->step, (n + 1) * sizeof *ops), **list = pl_arena_alloc(&c->step, (n + 1) * sizeof(Paceline__KvOp *));
+    Paceline__KvOp *ops = pl_arena_alloc(&c->step, (n + 1) * sizeof *ops),
+                   **list = pl_arena_alloc(&c->step, (n + 1) * sizeof(Paceline__KvOp *));
     if (!ops || !list) return pl_fail(err, PL_ERR_NO_MEMORY, "frame with %d operations", f->n_ops);
     for (size_t i = 0; i < n; i++) {
         const pl_sched_op *op = &f->ops[i];
@@ -507,11 +545,13 @@ void pipeline_frames(pl_coordinator *c)
 {
     pl_pipeline *p = &c->pipeline;
     const pl_sched_frame *f;
-    while (p->state == PL_PIPELINE_UP && p->credits > 0 && (f = pl_sched_next(&c->sched, pl_loop_now(c->loop))) != NULL) {
+    while (p->state == PL_PIPELINE_UP && p->credits > 0 &&
+           (f = pl_sched_next(&c->sched, pl_loop_now(c->loop))) != NULL) {
         pl_error err = {0};
         p->credits--;
         if (send_frame(c, f, &err) == PL_OK) continue;
-        PL_LOG(PL_LOG_ERROR, "frame cannot be sent", "epoch=%" PRIu64 " frame=%" PRIu64 " error=%s", p->epoch, f->id, PL_Q(err.text));
+        PL_LOG(PL_LOG_ERROR, "frame cannot be sent", "epoch=%" PRIu64 " frame=%" PRIu64 " error=%s", p->epoch, f->id,
+               PL_Q(err.text));
         fail_epoch(c, &err);
     }
 }
@@ -519,10 +559,12 @@ void pipeline_frames(pl_coordinator *c)
 pl_status pipeline_credit(pl_member *m, const Paceline__Credit *credit, pl_error *err)
 {
     pl_pipeline *p = &m->c->pipeline;
-    if (pipeline_stage_of(m->c, m) != 0) return pl_fail(err, PL_ERR_FORMAT, "credit from a node that is not the first stage");
+    if (pipeline_stage_of(m->c, m) != 0)
+        return pl_fail(err, PL_ERR_FORMAT, "credit from a node that is not the first stage");
     if (p->state != PL_PIPELINE_UP) return pl_fail(err, PL_ERR_FORMAT, "credit before the pipeline is up");
     if (credit->frames > (uint32_t)(m->c->options.credits - p->credits))
-        return pl_fail(err, PL_ERR_FORMAT, "%u credits come back, %d are out", credit->frames, m->c->options.credits - p->credits);
+        return pl_fail(err, PL_ERR_FORMAT, "%u credits come back, %d are out", credit->frames,
+                       m->c->options.credits - p->credits);
     p->credits += (int32_t)credit->frames;
     return PL_OK;
 }
@@ -531,7 +573,8 @@ pl_status pipeline_result(pl_member *m, const Paceline__Result *r, pl_error *err
 {
     pl_coordinator *c = m->c;
     pl_pipeline *p = &c->pipeline;
-    if (pipeline_stage_of(c, m) != p->n_stages - 1) return pl_fail(err, PL_ERR_FORMAT, "result from a node that is not the last stage");
+    if (pipeline_stage_of(c, m) != p->n_stages - 1)
+        return pl_fail(err, PL_ERR_FORMAT, "result from a node that is not the last stage");
     if (p->state != PL_PIPELINE_UP) return pl_fail(err, PL_ERR_FORMAT, "result before the pipeline is up");
     if (r->failure) {
         pl_error why = {0};
@@ -542,7 +585,8 @@ pl_status pipeline_result(pl_member *m, const Paceline__Result *r, pl_error *err
     size_t n = r->n_tokens;
     pl_arena_reset(&c->step);
     pl_sampled *tokens = pl_arena_zalloc(&c->step, (n + 1) * sizeof *tokens);
-    int32_t *seq = pl_arena_alloc(&c->step, (n + 1) * sizeof *seq), *pos = pl_arena_alloc(&c->step, (n + 1) * sizeof *pos);
+    int32_t *seq = pl_arena_alloc(&c->step, (n + 1) * sizeof *seq),
+            *pos = pl_arena_alloc(&c->step, (n + 1) * sizeof *pos);
     if (!tokens || !seq || !pos) {
         pl_error why = {0};
         pl_fail(&why, PL_ERR_NO_MEMORY, "result of %zu tokens", n);
@@ -568,7 +612,10 @@ pl_status pipeline_result(pl_member *m, const Paceline__Result *r, pl_error *err
 
 /* --- What is due --- */
 
-bool pipeline_refuses(const pl_coordinator *c) { return c->unplaced && c->settle_from_ns == PL_NEVER; }
+bool pipeline_refuses(const pl_coordinator *c)
+{
+    return c->unplaced && c->settle_from_ns == PL_NEVER;
+}
 
 static void tell_waiting(pl_coordinator *c)
 {
@@ -596,8 +643,8 @@ static void check_loading(pl_coordinator *c)
     }
     if (stuck < 0 || now - moved < c->options.load_timeout_ns) return;
     pl_error err = {0};
-    pl_fail(&err, PL_ERR_TIMEOUT, "no progress in loading for %" PRIu64 " s, at %" PRIu64 " of %" PRIu64 " bytes", (now - moved) / PL_SECOND, p->stages[stuck].done_bytes,
-            p->stages[stuck].total_bytes);
+    pl_fail(&err, PL_ERR_TIMEOUT, "no progress in loading for %" PRIu64 " s, at %" PRIu64 " of %" PRIu64 " bytes",
+            (now - moved) / PL_SECOND, p->stages[stuck].done_bytes, p->stages[stuck].total_bytes);
     pipeline_failure(p->stages[stuck].member, &err);
 }
 
@@ -608,7 +655,8 @@ static uint64_t predicted_ns(const pl_coordinator *c, int64_t rows)
     double s = 0;
     for (int32_t i = 0; i < p->n_stages; i++) {
         double macs = 0;
-        for (int32_t l = p->plan.stages[i].layer_first; l < p->plan.stages[i].layer_end; l++) macs += (double)c->unit_macs[l];
+        for (int32_t l = p->plan.stages[i].layer_first; l < p->plan.stages[i].layer_end; l++)
+            macs += (double)c->unit_macs[l];
         s += p->nodes[i].macs_s > 0 ? macs / p->nodes[i].macs_s : 0;
     }
     s *= (double)rows;
@@ -623,8 +671,9 @@ static void check_serving(pl_coordinator *c)
     const pl_sched_sent *oldest = pl_sched_oldest(&c->sched, &rows);
     if (oldest && now - oldest->sent_ns >= c->options.load_timeout_ns + SLOW * predicted_ns(c, rows)) {
         pl_error err = {0};
-        pl_fail(&err, PL_ERR_TIMEOUT, "frame %" PRIu64 " of epoch %" PRIu64 " has no result after %" PRIu64 " s, though all nodes answer", oldest->id, p->epoch,
-                (now - oldest->sent_ns) / PL_SECOND);
+        pl_fail(&err, PL_ERR_TIMEOUT,
+                "frame %" PRIu64 " of epoch %" PRIu64 " has no result after %" PRIu64 " s, though all nodes answer",
+                oldest->id, p->epoch, (now - oldest->sent_ns) / PL_SECOND);
         PL_LOG(PL_LOG_WARN, "pipeline is stuck", "error=%s", PL_Q(err.text));
         fail_epoch(c, &err);
         return;
@@ -652,4 +701,7 @@ void pipeline_run(pl_coordinator *c)
     pipeline_frames(c);
 }
 
-void pipeline_free(pl_coordinator *c) { pl_buf_fini(&c->pipeline.plan_text); }
+void pipeline_free(pl_coordinator *c)
+{
+    pl_buf_fini(&c->pipeline.plan_text);
+}

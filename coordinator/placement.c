@@ -1,9 +1,10 @@
 /* Placement by dynamic programming.
  *
- * best[set][b]: the smallest cost of layers 0..b-1 on exactly the nodes of set, in any order. From there a node outside the set takes
- * layers b..e-1. Costs only grow, by + or by max, and do not depend on the order of what came before (a hop belongs to the
- * node that it leads to), so the principle of optimality holds for both objectives; but not for "max, then sum". So throughput is
- * solved twice: first for the smallest bottleneck, then for the smallest sum among splits whose stages keep to it. */
+ * best[set][b]: the smallest cost of layers 0..b-1 on exactly the nodes of set, in any order. From there a node outside
+ * the set takes layers b..e-1. Costs only grow, by + or by max, and do not depend on the order of what came before (a
+ * hop belongs to the node that it leads to), so the principle of optimality holds for both objectives; but not for
+ * "max, then sum". So throughput is solved twice: first for the smallest bottleneck, then for the smallest sum among
+ * splits whose stages keep to it. */
 #include "coordinator/placement.h"
 
 #include "engine/base/alloc.h"
@@ -33,25 +34,35 @@ typedef struct problem {
     int32_t n;
     int32_t rows;
     int32_t n_blocks, n_rows;
-    double *prefix;   /* [n][n_layer + 2]: seconds of the units before i on a node */
+    double *prefix;                       /* [n][n_layer + 2]: seconds of the units before i on a node */
     int32_t class_of[PL_PLACE_NODES_MAX]; /* nodes of one thread count share their memory numbers */
     int32_t class_threads[PL_PLACE_NODES_MAX];
     int32_t n_classes;
-    uint64_t *need;   /* [n_classes][n_layer][n_layer + 1]: bytes of a stage of layers a..b-1, links included */
-    cell *cells;      /* [1 << n][n_layer + 1] */
+    uint64_t *need; /* [n_classes][n_layer][n_layer + 1]: bytes of a stage of layers a..b-1, links included */
+    cell *cells;    /* [1 << n][n_layer + 1] */
 } problem;
 
-static bool good(double x) { return isfinite(x) && x > 0; }
+static bool good(double x)
+{
+    return isfinite(x) && x > 0;
+}
 
 uint64_t pl_place_link_bytes(int32_t n_embd, int32_t n_rows, int32_t credits, bool upstream, bool downstream)
 {
-    return (uint64_t)n_embd * (uint64_t)n_rows * (uint64_t)credits * sizeof(float) * ((upstream ? 1u : 0u) + (downstream ? 1u : 0u));
+    return (uint64_t)n_embd * (uint64_t)n_rows * (uint64_t)credits * sizeof(float) *
+           ((upstream ? 1u : 0u) + (downstream ? 1u : 0u));
 }
 
 static pl_stage_shape shape_of(const problem *p, int32_t first, int32_t end, int32_t n_threads)
 {
-    return (pl_stage_shape){.layer_first = first, .layer_end = end, .n_blocks = p->n_blocks, .n_ctx = p->want->n_ctx,
-                            .n_seqs = p->want->n_seqs, .n_rows = p->n_rows, .n_threads = n_threads, .kv_type = p->want->kv_type};
+    return (pl_stage_shape){.layer_first = first,
+                            .layer_end = end,
+                            .n_blocks = p->n_blocks,
+                            .n_ctx = p->want->n_ctx,
+                            .n_seqs = p->want->n_seqs,
+                            .n_rows = p->n_rows,
+                            .n_threads = n_threads,
+                            .kv_type = p->want->kv_type};
 }
 
 static uint64_t links_of(const problem *p, int32_t first, int32_t end)
@@ -65,9 +76,15 @@ static uint64_t *need_at(const problem *p, int32_t node, int32_t first, int32_t 
     return &p->need[((size_t)p->class_of[node] * L + (size_t)first) * (L + 1) + (size_t)end];
 }
 
-static cell *cell_at(const problem *p, uint32_t set, int32_t b) { return &p->cells[(size_t)set * ((size_t)p->m->n_layer + 1) + (size_t)b]; }
+static cell *cell_at(const problem *p, uint32_t set, int32_t b)
+{
+    return &p->cells[(size_t)set * ((size_t)p->m->n_layer + 1) + (size_t)b];
+}
 
-static bool fits(const problem *p, int32_t node, int32_t first, int32_t end) { return *need_at(p, node, first, end) <= p->nodes[node].budget_bytes; }
+static bool fits(const problem *p, int32_t node, int32_t first, int32_t end)
+{
+    return *need_at(p, node, first, end) <= p->nodes[node].budget_bytes;
+}
 
 static double step_of(const problem *p, int32_t node, int32_t first, int32_t end)
 {
@@ -95,19 +112,22 @@ static void fill_need(problem *p)
             for (int32_t b = a + 1; b <= L; b++) {
                 pl_stage_shape shape = shape_of(p, a, b, p->class_threads[c]);
                 pl_stage_memory m = p->m->memory(p->m->user, &shape);
-                p->need[((size_t)c * (size_t)L + (size_t)a) * ((size_t)L + 1) + (size_t)b] = m.weights + m.kv + m.compute + links_of(p, a, b);
+                p->need[((size_t)c * (size_t)L + (size_t)a) * ((size_t)L + 1) + (size_t)b] =
+                    m.weights + m.kv + m.compute + links_of(p, a, b);
             }
 }
 
-/* Whether any split fits. As a range within another never needs more (link buffers aside, which a stage with the same ends has alike), it
- * is enough to know for each set how far it can reach short of the end. */
+/* Whether any split fits. As a range within another never needs more (link buffers aside, which a stage with the same
+ * ends has alike), it is enough to know for each set how far it can reach short of the end. */
 static bool feasible(const problem *p)
 {
     const int32_t L = p->m->n_layer;
     int32_t reach[1 << PL_PLACE_NODES_MAX];
     for (uint32_t set = 0; set < 1u << p->n; set++) {
-        if (set == 0) reach[0] = 0;
-        else reach[set] = -1;
+        if (set == 0)
+            reach[0] = 0;
+        else
+            reach[set] = -1;
         for (int32_t j = 0; j < p->n; j++) {
             if (!(set >> j & 1)) continue;
             int32_t a = reach[set & ~(1u << j)];
@@ -124,8 +144,9 @@ static bool feasible(const problem *p)
     return false;
 }
 
-/* Fills the cells. cap: the most that a stage may take. only: splits of exactly so many nodes are wanted, 0: all. What is dearer than a split that is
- * known already, and by more than the margin, is not followed: that makes nothing of the result worse, and most of the work unnecessary. */
+/* Fills the cells. cap: the most that a stage may take. only: splits of exactly so many nodes are wanted, 0: all. What
+ * is dearer than a split that is known already, and by more than the margin, is not followed: that makes nothing of the
+ * result worse, and most of the work unnecessary. */
 static void solve(problem *p, int mode, double cap, int32_t only)
 {
     const int32_t L = p->m->n_layer;
@@ -143,16 +164,19 @@ static void solve(problem *p, int mode, double cap, int32_t only)
                 if (set >> j & 1) continue;
                 for (int32_t b = a + 1; b <= L; b++) {
                     if (!fits(p, j, a, b)) {
-                        b = L - 1 > b ? L - 1 : b; /* a stage that ends the pipeline sends nothing on, so it may fit again */
+                        b = L - 1 > b ? L - 1
+                                      : b; /* a stage that ends the pipeline sends nothing on, so it may fit again */
                         continue;
                     }
                     if (mode == SUM && stage_cost(p, MAX, j, a, b) > cap) break;
                     double cost = stage_cost(p, mode, j, a, b);
                     cost = mode == SUM ? from.cost + cost : cost > from.cost ? cost : from.cost;
-                    if (cost > bound && size > 1) break; /* more layers cost more; one node alone is asked about in any case */
+                    if (cost > bound && size > 1)
+                        break; /* more layers cost more; one node alone is asked about in any case */
                     cell *to = cell_at(p, set | 1u << j, b);
                     if (cost < to->cost) *to = (cell){.cost = cost, .from = a, .node = (int8_t)j};
-                    if (b == L && (only ? size == only : size > 1) && cost * (1 + PL_PLACE_MARGIN) < bound) bound = cost * (1 + PL_PLACE_MARGIN);
+                    if (b == L && (only ? size == only : size > 1) && cost * (1 + PL_PLACE_MARGIN) < bound)
+                        bound = cost * (1 + PL_PLACE_MARGIN);
                 }
             }
         }
@@ -177,8 +201,11 @@ static void trace(const problem *p, uint32_t set, pl_placement *out)
     for (int32_t i = out->n_stages; i-- > 0;) {
         const cell *c = cell_at(p, set, b);
         pl_stage_shape shape = shape_of(p, c->from, b, p->nodes[c->node].n_threads);
-        out->stages[i] = (pl_place_stage){.node = p->index[c->node], .layer_first = c->from, .layer_end = b,
-                                          .memory = p->m->memory(p->m->user, &shape), .link_bytes = links_of(p, c->from, b),
+        out->stages[i] = (pl_place_stage){.node = p->index[c->node],
+                                          .layer_first = c->from,
+                                          .layer_end = b,
+                                          .memory = p->m->memory(p->m->user, &shape),
+                                          .link_bytes = links_of(p, c->from, b),
                                           .step_s = step_of(p, c->node, c->from, b)};
         out->step_s += stage_cost(p, SUM, c->node, c->from, b);
         double slow = stage_cost(p, MAX, c->node, c->from, b);
@@ -217,8 +244,10 @@ static bool choose(problem *p, pl_placement *out)
     if (asked > 0 && asked != k) {
         solve(p, mode, INFINITY, asked);
         uint32_t set = best_of_size(p, asked);
-        if (set) sets[k = asked] = set;
-        else solve(p, mode, INFINITY, 0); /* so many do not fit */
+        if (set)
+            sets[k = asked] = set;
+        else
+            solve(p, mode, INFINITY, 0); /* so many do not fit */
     }
     out->cost_s = cell_at(p, sets[k], L)->cost;
     if (mode == MAX) {
@@ -229,7 +258,11 @@ static bool choose(problem *p, pl_placement *out)
     return true;
 }
 
-typedef struct ranked { int32_t index; uint64_t budget; double rate; } ranked;
+typedef struct ranked {
+    int32_t index;
+    uint64_t budget;
+    double rate;
+} ranked;
 
 static int by_budget(const void *a, const void *b)
 {
@@ -239,7 +272,10 @@ static int by_budget(const void *a, const void *b)
     return x->index - y->index;
 }
 
-static int by_index(const void *a, const void *b) { return ((const ranked *)a)->index - ((const ranked *)b)->index; }
+static int by_index(const void *a, const void *b)
+{
+    return ((const ranked *)a)->index - ((const ranked *)b)->index;
+}
 
 static pl_status pick_nodes(problem *p, const pl_place_node *nodes, int32_t n_nodes, pl_error *err)
 {
@@ -274,7 +310,8 @@ static pl_status pick_nodes(problem *p, const pl_place_node *nodes, int32_t n_no
     return PL_OK;
 }
 
-/* Less memory, as long as the user did not fix it: first smaller micro-batches, as they cost little speed, then less KV cache. */
+/* Less memory, as long as the user did not fix it: first smaller micro-batches, as they cost little speed, then less KV
+ * cache. */
 static bool shrink_to_fit(problem *p)
 {
     const pl_place_want *w = p->want;
@@ -293,8 +330,10 @@ static bool shrink_to_fit(problem *p)
     while (high - low > 1) {
         p->n_blocks = low + (high - low) / 2;
         fill_need(p);
-        if (feasible(p)) low = p->n_blocks;
-        else high = p->n_blocks;
+        if (feasible(p))
+            low = p->n_blocks;
+        else
+            high = p->n_blocks;
     }
     p->n_blocks = low;
     fill_need(p);
@@ -310,14 +349,16 @@ static pl_status does_not_fit(const problem *p, pl_error *err)
     pl_stage_memory m = p->m->memory(p->m->user, &whole);
     uint64_t need = m.weights + m.kv + m.compute, have = 0;
     for (int32_t i = 0; i < p->n; i++) have += p->nodes[i].budget_bytes;
-    pl_buf_printf(&text, "the model needs %s (weights %s, KV %s for %d positions, compute %s)", pl_format_size(need), pl_format_size(m.weights),
-                  pl_format_size(m.kv), p->n_blocks * PL_KV_PAGE, pl_format_size(m.compute));
+    pl_buf_printf(&text, "the model needs %s (weights %s, KV %s for %d positions, compute %s)", pl_format_size(need),
+                  pl_format_size(m.weights), pl_format_size(m.kv), p->n_blocks * PL_KV_PAGE, pl_format_size(m.compute));
     if (p->n == 0) {
         pl_buf_printf(&text, " and there is no node");
     } else {
         pl_buf_printf(&text, "; %d node%s can give %s", p->n, p->n == 1 ? "" : "s", pl_format_size(have));
-        if (need > have) pl_buf_printf(&text, ": %s short", pl_format_size(need - have));
-        else pl_buf_printf(&text, ", but every stage needs its own compute and link buffers, and layers are not cut");
+        if (need > have)
+            pl_buf_printf(&text, ": %s short", pl_format_size(need - have));
+        else
+            pl_buf_printf(&text, ", but every stage needs its own compute and link buffers, and layers are not cut");
     }
     for (int32_t i = 0; i < p->n; i++) {
         int32_t most = 0;
@@ -335,7 +376,8 @@ static pl_status does_not_fit(const problem *p, pl_error *err)
     return PL_ERR_BUDGET;
 }
 
-static pl_status set_up(problem *p, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes, const pl_place_want *want, pl_error *err)
+static pl_status set_up(problem *p, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes,
+                        const pl_place_want *want, pl_error *err)
 {
     *p = (problem){.m = model, .want = want};
     const size_t L = (size_t)model->n_layer;
@@ -345,7 +387,8 @@ static pl_status set_up(problem *p, const pl_place_model *model, const pl_place_
     p->prefix = pl_calloc(n * (L + 2), sizeof *p->prefix);
     p->need = pl_calloc(n * L * (L + 1), sizeof *p->need);
     p->cells = pl_calloc(((size_t)1 << p->n) * (L + 1), sizeof *p->cells);
-    if (!p->prefix || !p->need || !p->cells) return pl_fail(err, PL_ERR_NO_MEMORY, "placement of %d layers over %d nodes", model->n_layer, n_nodes);
+    if (!p->prefix || !p->need || !p->cells)
+        return pl_fail(err, PL_ERR_NO_MEMORY, "placement of %d layers over %d nodes", model->n_layer, n_nodes);
     for (int32_t j = 0; j < p->n; j++) {
         double *prefix = p->prefix + (size_t)j * (L + 2);
         for (size_t u = 0; u <= L; u++) {
@@ -357,7 +400,8 @@ static pl_status set_up(problem *p, const pl_place_model *model, const pl_place_
     return PL_OK;
 }
 
-pl_status pl_place(pl_placement *out, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes, const pl_place_want *want, pl_error *err)
+pl_status pl_place(pl_placement *out, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes,
+                   const pl_place_want *want, pl_error *err)
 {
     *out = (pl_placement){.objective = want->objective, .alone = -1};
     problem p;
@@ -380,42 +424,51 @@ static void reason(const pl_placement *p, const pl_place_node *nodes, const pl_p
 {
     const char *what = p->objective == PL_OBJECTIVE_LATENCY ? "per token" : "for the slowest stage";
     pl_buf_printf(out, "objective %s: predicted %.3f ms %s, %.3f ms per token of one stream.\n",
-                  p->objective == PL_OBJECTIVE_LATENCY ? "latency" : "throughput", p->cost_s * 1e3, what, p->step_s * 1e3);
+                  p->objective == PL_OBJECTIVE_LATENCY ? "latency" : "throughput", p->cost_s * 1e3, what,
+                  p->step_s * 1e3);
     if (p->n_stages == 1 && p->n_split)
-        pl_buf_printf(out, "%s alone: %.3f ms; the best split, over %d nodes: %.3f ms. Splitting would not help, so the model stays in one place.\n",
+        pl_buf_printf(out,
+                      "%s alone: %.3f ms; the best split, over %d nodes: %.3f ms. Splitting would not help, so the "
+                      "model stays in one place.\n",
                       nodes[p->alone].name, p->alone_s * 1e3, p->n_split, p->split_s * 1e3);
     else if (want->n_stages && p->n_stages > 1 && p->alone >= 0)
-        pl_buf_printf(out, "split over %d nodes, as asked: %.3f ms; %s alone: %.3f ms.\n", p->n_stages, p->cost_s * 1e3, nodes[p->alone].name, p->alone_s * 1e3);
+        pl_buf_printf(out, "split over %d nodes, as asked: %.3f ms; %s alone: %.3f ms.\n", p->n_stages, p->cost_s * 1e3,
+                      nodes[p->alone].name, p->alone_s * 1e3);
     else if (p->n_stages > 1 && p->alone >= 0)
-        pl_buf_printf(out, "split over %d nodes: %.3f ms; %s alone: %.3f ms.\n", p->n_stages, p->cost_s * 1e3, nodes[p->alone].name, p->alone_s * 1e3);
+        pl_buf_printf(out, "split over %d nodes: %.3f ms; %s alone: %.3f ms.\n", p->n_stages, p->cost_s * 1e3,
+                      nodes[p->alone].name, p->alone_s * 1e3);
     else if (p->n_stages > 1)
         pl_buf_printf(out, "no node can hold the model alone, so it is split over %d.\n", p->n_stages);
 }
 
-pl_status pl_place_text(const pl_placement *p, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes, const pl_place_want *want,
-                        pl_buf *out, pl_error *err)
+pl_status pl_place_text(const pl_placement *p, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes,
+                        const pl_place_want *want, pl_buf *out, pl_error *err)
 {
     (void)model;
-    pl_buf_printf(out, "%-16s %-9s %11s %11s %11s %11s %11s %11s %10s %6s\n", "node", "layers", "weights", "kv", "compute", "links", "sum", "budget",
-                  "step", "share");
+    pl_buf_printf(out, "%-16s %-9s %11s %11s %11s %11s %11s %11s %10s %6s\n", "node", "layers", "weights", "kv",
+                  "compute", "links", "sum", "budget", "step", "share");
     for (int32_t i = 0; i < p->n_stages; i++) {
         const pl_place_stage *s = &p->stages[i];
         char layers[32];
         snprintf(layers, sizeof layers, "%d-%d", s->layer_first, s->layer_end - 1);
-        pl_buf_printf(out, "%-16s %-9s %11s %11s %11s %11s %11s %11s %7.3f ms %5.0f%%\n", nodes[s->node].name, layers, pl_format_size(s->memory.weights),
-                      pl_format_size(s->memory.kv), pl_format_size(s->memory.compute), pl_format_size(s->link_bytes),
-                      pl_format_size(pl_place_stage_bytes(s)), pl_format_size(nodes[s->node].budget_bytes), s->step_s * 1e3,
-                      p->slowest_s > 0 ? 100 * s->step_s / p->slowest_s : 100.0);
+        pl_buf_printf(out, "%-16s %-9s %11s %11s %11s %11s %11s %11s %7.3f ms %5.0f%%\n", nodes[s->node].name, layers,
+                      pl_format_size(s->memory.weights), pl_format_size(s->memory.kv),
+                      pl_format_size(s->memory.compute), pl_format_size(s->link_bytes),
+                      pl_format_size(pl_place_stage_bytes(s)), pl_format_size(nodes[s->node].budget_bytes),
+                      s->step_s * 1e3, p->slowest_s > 0 ? 100 * s->step_s / p->slowest_s : 100.0);
     }
     reason(p, nodes, want, out);
     for (int32_t i = 0; i < n_nodes; i++) {
         bool used = false;
         for (int32_t k = 0; k < p->n_stages; k++) used |= p->stages[k].node == i;
-        if (!used) pl_buf_printf(out, "left out: %s (budget %s); with it the pipeline is not predicted to be faster.\n", nodes[i].name, pl_format_size(nodes[i].budget_bytes));
+        if (!used)
+            pl_buf_printf(out, "left out: %s (budget %s); with it the pipeline is not predicted to be faster.\n",
+                          nodes[i].name, pl_format_size(nodes[i].budget_bytes));
     }
     if (p->n_rows < want->n_rows)
         pl_buf_printf(out, "micro-batches are %d rows instead of %d, to fit the budgets.\n", p->n_rows, want->n_rows);
     if (p->n_blocks < want->n_blocks)
-        pl_buf_printf(out, "the KV cache is %d positions instead of %d, to fit the budgets.\n", p->n_blocks * PL_KV_PAGE, want->n_blocks * PL_KV_PAGE);
+        pl_buf_printf(out, "the KV cache is %d positions instead of %d, to fit the budgets.\n",
+                      p->n_blocks * PL_KV_PAGE, want->n_blocks * PL_KV_PAGE);
     return out->failed ? pl_fail(err, PL_ERR_NO_MEMORY, "text of the plan") : PL_OK;
 }

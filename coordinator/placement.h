@@ -1,14 +1,14 @@
 /* Which node computes which layers: the best split of a model over nodes, under every node's memory.
  *
- * Exact for up to PL_PLACE_NODES_MAX nodes: dynamic programming over (set of nodes used, layers covered). Of more nodes the
- * ones with the largest budgets are considered, faster ones first among equals.
+ * Exact for up to PL_PLACE_NODES_MAX nodes: dynamic programming over (set of nodes used, layers covered). Of more nodes
+ * the ones with the largest budgets are considered, faster ones first among equals.
  *
- * The prediction is for one decoding step of `rows` rows (1 for latency; half the slots for throughput, as requests are spread over the
- * micro-batches in flight). A unit (a layer, or the head) takes the longer of reading its weights and multiplying rows by them.
- *   latency:    sum over stages of compute, hop and transfer
- *   throughput: the slowest stage, where a stage takes the longer of its compute and its incoming transfer
- * More nodes have to be better than fewer by more than PL_PLACE_MARGIN, which is what such a prediction is worth.
- * Among equally good splits of one size the smaller sum wins.
+ * The prediction is for one decoding step of `rows` rows (1 for latency; half the slots for throughput, as requests are
+ * spread over the micro-batches in flight). A unit (a layer, or the head) takes the longer of reading its weights and
+ * multiplying rows by them. latency:    sum over stages of compute, hop and transfer throughput: the slowest stage,
+ * where a stage takes the longer of its compute and its incoming transfer More nodes have to be better than fewer by
+ * more than PL_PLACE_MARGIN, which is what such a prediction is worth. Among equally good splits of one size the
+ * smaller sum wins.
  *
  * Threads: pure functions. */
 #pragma once
@@ -16,14 +16,15 @@
 #include "engine/base/buf.h"
 #include "engine/model/profile.h"
 
-#define PL_PLACE_NODES_MAX 12
-#define PL_PLACE_MARGIN    0.02
-#define PL_PLACE_ROWS_MIN  32 /* a micro-batch is not made smaller than this to save memory: prompts would crawl */
+#define PL_PLACE_NODES_MAX  12
+#define PL_PLACE_MARGIN     0.02
+#define PL_PLACE_ROWS_MIN   32 /* a micro-batch is not made smaller than this to save memory: prompts would crawl */
 #define PL_PLACE_BLOCKS_MIN 16 /* nor the KV cache than this (512 positions) */
 
 typedef enum pl_objective { PL_OBJECTIVE_AUTO, PL_OBJECTIVE_LATENCY, PL_OBJECTIVE_THROUGHPUT } pl_objective;
 
-/* What a node can do. Rates that are not positive numbers are unknown: the slowest known one, else a modest guess, stands for them. */
+/* What a node can do. Rates that are not positive numbers are unknown: the slowest known one, else a modest guess,
+ * stands for them. */
 typedef struct pl_place_node {
     const char *name;
     uint64_t budget_bytes;
@@ -45,11 +46,11 @@ typedef struct pl_place_model {
 } pl_place_model;
 
 typedef struct pl_place_want {
-    pl_objective objective;       /* not AUTO */
+    pl_objective objective; /* not AUTO */
     int32_t n_ctx, n_seqs, credits;
     pl_type kv_type;
-    int32_t n_blocks, n_rows;     /* as wished */
-    int32_t n_stages;             /* exactly so many (or as many as there are nodes), if that fits; 0: as many as are best */
+    int32_t n_blocks, n_rows; /* as wished */
+    int32_t n_stages; /* exactly so many (or as many as there are nodes), if that fits; 0: as many as are best */
     bool fixed_blocks, fixed_rows; /* the user said so: never reduced */
 } pl_place_want;
 
@@ -83,9 +84,9 @@ static inline uint64_t pl_place_stage_bytes(const pl_place_stage *s)
 }
 
 /* PL_ERR_BUDGET: err has the table of what is short. PL_ERR_NO_MEMORY. */
-PL_MUST_CHECK pl_status pl_place(pl_placement *out, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes, const pl_place_want *want,
-                                 pl_error *err);
+PL_MUST_CHECK pl_status pl_place(pl_placement *out, const pl_place_model *model, const pl_place_node *nodes,
+                                 int32_t n_nodes, const pl_place_want *want, pl_error *err);
 
 /* Appends the table for people and, below it, the reason. */
-PL_MUST_CHECK pl_status pl_place_text(const pl_placement *p, const pl_place_model *model, const pl_place_node *nodes, int32_t n_nodes,
-                                      const pl_place_want *want, pl_buf *out, pl_error *err);
+PL_MUST_CHECK pl_status pl_place_text(const pl_placement *p, const pl_place_model *model, const pl_place_node *nodes,
+                                      int32_t n_nodes, const pl_place_want *want, pl_buf *out, pl_error *err);

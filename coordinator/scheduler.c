@@ -5,9 +5,11 @@
 
 #include <string.h>
 
-#define CHUNK_SHARE 4  /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame */
+#define CHUNK_SHARE 4  /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame \
+                        */
 #define CHUNK_MIN   32 /* but not less than this, or prompts crawl */
-#define CHUNK_STAGE 64 /* rows from which a stage computes more than it reads: a shorter chunk costs as much as this */
+#define CHUNK_STAGE 64 /* rows from which a stage computes more than it reads: a shorter chunk costs as much as this   \
+                        */
 
 /* --- Lists --- */
 
@@ -17,18 +19,26 @@ static void link_by_age(pl_scheduler *s, pl_request *r)
     while (after && after->order > r->order) after = after->prev;
     r->prev = after;
     r->next = after ? after->next : s->first;
-    if (r->next) r->next->prev = r;
-    else s->last = r;
-    if (after) after->next = r;
-    else s->first = r;
+    if (r->next)
+        r->next->prev = r;
+    else
+        s->last = r;
+    if (after)
+        after->next = r;
+    else
+        s->first = r;
 }
 
 static void unlink_open(pl_scheduler *s, pl_request *r)
 {
-    if (r->prev) r->prev->next = r->next;
-    else s->first = r->next;
-    if (r->next) r->next->prev = r->prev;
-    else s->last = r->prev;
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        s->first = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    else
+        s->last = r->prev;
     r->prev = r->next = NULL;
 }
 
@@ -68,10 +78,15 @@ static void back_to_waiting(pl_scheduler *s, pl_request *r)
 
 /* --- Life --- */
 
-pl_status pl_sched_init(pl_scheduler *s, int32_t n_seqs, int32_t n_ctx, int32_t n_vocab, int32_t queue_max, bool (*is_eog)(void *, int32_t), void *eog_user,
-                        pl_error *err)
+pl_status pl_sched_init(pl_scheduler *s, int32_t n_seqs, int32_t n_ctx, int32_t n_vocab, int32_t queue_max,
+                        bool (*is_eog)(void *, int32_t), void *eog_user, pl_error *err)
 {
-    *s = (pl_scheduler){.n_seqs = n_seqs, .n_ctx = n_ctx, .n_vocab = n_vocab, .queue_max = queue_max, .is_eog = is_eog, .eog_user = eog_user};
+    *s = (pl_scheduler){.n_seqs = n_seqs,
+                        .n_ctx = n_ctx,
+                        .n_vocab = n_vocab,
+                        .queue_max = queue_max,
+                        .is_eog = is_eog,
+                        .eog_user = eog_user};
     const size_t per_slot = (size_t)pl_blocks_for(n_ctx);
     s->slots = pl_calloc((size_t)n_seqs, sizeof *s->slots);
     s->block_lists = pl_calloc((size_t)n_seqs * per_slot, sizeof *s->block_lists);
@@ -146,7 +161,8 @@ static void refuse_too_long(pl_scheduler *s)
         next = r->next;
         if (r->n_tokens < longest(s)) continue;
         pl_error err = {0};
-        pl_fail(&err, PL_ERR_BUDGET, "the sequence has %d tokens and the KV cache of this pipeline holds %d", r->n_tokens, longest(s));
+        pl_fail(&err, PL_ERR_BUDGET, "the sequence has %d tokens and the KV cache of this pipeline holds %d",
+                r->n_tokens, longest(s));
         pl_sched_end(s, r, PL_FINISH_ERROR, &err);
     }
 }
@@ -181,9 +197,12 @@ pl_status pl_sched_up(pl_scheduler *s, const pl_sched_shape *shape, pl_error *er
 pl_status pl_sched_add(pl_scheduler *s, pl_request *r, pl_error *err)
 {
     if (s->n_waiting >= s->queue_max)
-        return pl_fail(err, PL_ERR_BUDGET, "%d requests are waiting for one of %d slots already, the most allowed; come back later", s->n_waiting, s->n_seqs);
+        return pl_fail(err, PL_ERR_BUDGET,
+                       "%d requests are waiting for one of %d slots already, the most allowed; come back later",
+                       s->n_waiting, s->n_seqs);
     if (s->up && r->n_tokens >= longest(s))
-        return pl_fail(err, PL_ERR_BUDGET, "the prompt has %d tokens and the KV cache of this pipeline holds %d", r->n_tokens, longest(s));
+        return pl_fail(err, PL_ERR_BUDGET, "the prompt has %d tokens and the KV cache of this pipeline holds %d",
+                       r->n_tokens, longest(s));
     r->order = s->next_order++;
     back_to_waiting(s, r);
     link_by_age(s, r);
@@ -194,8 +213,10 @@ pl_status pl_sched_add(pl_scheduler *s, pl_request *r, pl_error *err)
 void pl_sched_end(pl_scheduler *s, pl_request *r, pl_finish why, const pl_error *err)
 {
     if (r->state == PL_REQUEST_ENDED) return;
-    if (r->state == PL_REQUEST_RUNNING) slot_release(s, r);
-    else s->n_waiting--;
+    if (r->state == PL_REQUEST_RUNNING)
+        slot_release(s, r);
+    else
+        s->n_waiting--;
     for (int32_t i = 0; i < s->n_sent; i++) {
         pl_sched_sent *f = &s->sent[(s->sent_first + i) % s->shape.in_flight];
         for (int32_t k = 0; k < f->n_samples; k++)
@@ -208,8 +229,10 @@ void pl_sched_end(pl_scheduler *s, pl_request *r, pl_finish why, const pl_error 
     r->finish = why;
     if (err) r->why = *err;
     r->prev = s->ended_last;
-    if (s->ended_last) s->ended_last->next = r;
-    else s->ended_first = r;
+    if (s->ended_last)
+        s->ended_last->next = r;
+    else
+        s->ended_first = r;
     s->ended_last = r;
 }
 
@@ -226,8 +249,10 @@ void pl_sched_flush(pl_scheduler *s)
     pl_request *r;
     while ((r = s->ended_first) != NULL) {
         s->ended_first = r->next;
-        if (r->next) r->next->prev = NULL;
-        else s->ended_last = NULL;
+        if (r->next)
+            r->next->prev = NULL;
+        else
+            s->ended_last = NULL;
         if (r->events.end) r->events.end(r->user, r->finish, r->why.status != PL_OK ? &r->why : NULL);
         pl_request_free(r);
     }
@@ -235,7 +260,10 @@ void pl_sched_flush(pl_scheduler *s)
 
 /* --- The next frame --- */
 
-static void add_op(pl_scheduler *s, pl_sched_op op) { s->frame.ops[s->frame.n_ops++] = op; }
+static void add_op(pl_scheduler *s, pl_sched_op op)
+{
+    s->frame.ops[s->frame.n_ops++] = op;
+}
 
 static void close_slot(pl_scheduler *s, int32_t seq)
 {
@@ -248,12 +276,15 @@ static void tell_blocks(pl_scheduler *s, int32_t seq)
 {
     pl_sched_slot *slot = &s->slots[seq];
     if (slot->n_told == slot->n_blocks) return;
-    add_op(s, (pl_sched_op){.kind = PACELINE__KV_OP__KIND__EXTEND, .seq = seq, .blocks = slot->blocks + slot->n_told, .n_blocks = slot->n_blocks - slot->n_told});
+    add_op(s, (pl_sched_op){.kind = PACELINE__KV_OP__KIND__EXTEND,
+                            .seq = seq,
+                            .blocks = slot->blocks + slot->n_told,
+                            .n_blocks = slot->n_blocks - slot->n_told});
     slot->n_told = slot->n_blocks;
 }
 
-/* Oldest first, without overtaking: a large request is not starved by small ones. Beside its own blocks there must be one for each that runs, so that
- * it is not thrown out again at once. */
+/* Oldest first, without overtaking: a large request is not starved by small ones. Beside its own blocks there must be
+ * one for each that runs, so that it is not thrown out again at once. */
 static void admit(pl_scheduler *s)
 {
     for (pl_request *r = s->first; r && s->n_waiting && s->n_running < s->n_seqs; r = r->next) {
@@ -284,7 +315,8 @@ static pl_request *youngest_running(const pl_scheduler *s)
     return r;
 }
 
-/* Blocks for the rows of r up to n_pos. The youngest requests give theirs up when there are none; false when r itself was the youngest. */
+/* Blocks for the rows of r up to n_pos. The youngest requests give theirs up when there are none; false when r itself
+ * was the youngest. */
 static bool find_blocks(pl_scheduler *s, pl_request *r, int32_t n_pos)
 {
     pl_sched_slot *slot = &s->slots[r->slot];
@@ -292,7 +324,8 @@ static bool find_blocks(pl_scheduler *s, pl_request *r, int32_t n_pos)
     if (more <= 0) return true;
     while (!pl_blocks_take(&s->blocks, slot->blocks + slot->n_blocks, more)) {
         pl_request *victim = youngest_running(s);
-        PL_LOG(PL_LOG_DEBUG, "sequence preempted", "request=%s blocks=%d", PL_Q(victim->id), s->slots[victim->slot].n_blocks);
+        PL_LOG(PL_LOG_DEBUG, "sequence preempted", "request=%s blocks=%d", PL_Q(victim->id),
+               s->slots[victim->slot].n_blocks);
         int32_t seq = victim->slot;
         slot_release(s, victim);
         close_slot(s, seq);
@@ -322,7 +355,8 @@ static void add_rows(pl_scheduler *s, pl_request *r, int32_t n)
     r->served = ++s->served;
 }
 
-/* The running request that wants to be served, was served longest ago, and is (decode) about one row or about more; NULL: none. */
+/* The running request that wants to be served, was served longest ago, and is (decode) about one row or about more;
+ * NULL: none. */
 static pl_request *longest_unserved(const pl_scheduler *s, bool decode, uint64_t served_before)
 {
     pl_request *best = NULL;
@@ -368,7 +402,8 @@ static void prompt_rows(pl_scheduler *s, int32_t most)
     while (most > 0 && (r = longest_unserved(s, false, now)) != NULL) {
         int32_t n = pl_request_pending(r) < most ? pl_request_pending(r) : most;
         if (n > chunk_of(s, r)) n = chunk_of(s, r);
-        /* Its blocks were taken when it was let in. A token that came since, from rows sent before a preemption, waits for the decoding path, which can preempt. */
+        /* Its blocks were taken when it was let in. A token that came since, from rows sent before a preemption, waits
+         * for the decoding path, which can preempt. */
         int32_t room = s->slots[r->slot].n_blocks * PL_KV_PAGE - r->n_sent;
         if (n > room) n = room;
         if (n <= 0) {
@@ -380,12 +415,13 @@ static void prompt_rows(pl_scheduler *s, int32_t most)
     }
 }
 
-/* Rows for the next group: those that decode are shared out evenly over the groups, and so are those that are ready over the groups that are not under
- * way; four requests over three groups are 2, 1, 1 and not 2, 2. */
+/* Rows for the next group: those that decode are shared out evenly over the groups, and so are those that are ready
+ * over the groups that are not under way; four requests over three groups are 2, 1, 1 and not 2, 2. */
 static int32_t group_size(const pl_scheduler *s, int32_t n_decoding, int32_t n_ready)
 {
     int32_t under_way = 0;
-    for (int32_t i = 0; i < s->n_sent; i++) under_way += s->sent[(s->sent_first + i) % s->shape.in_flight].n_samples > 0;
+    for (int32_t i = 0; i < s->n_sent; i++)
+        under_way += s->sent[(s->sent_first + i) % s->shape.in_flight].n_samples > 0;
     int32_t groups = n_decoding < s->shape.groups ? n_decoding : s->shape.groups;
     int32_t left = groups > under_way ? groups - under_way : 1;
     int32_t all = (n_decoding + groups - 1) / groups, ready = (n_ready + left - 1) / left;
@@ -466,21 +502,30 @@ static void take_token(pl_scheduler *s, pl_request *r, const pl_sampled *t)
     if (pl_request_emitted(r) >= r->max_tokens || r->n_tokens >= longest(s)) pl_sched_end(s, r, PL_FINISH_LENGTH, NULL);
 }
 
-pl_status pl_sched_result(pl_scheduler *s, uint64_t frame, const pl_sampled *tokens, const int32_t *seq, const int32_t *pos, int32_t n, pl_error *err)
+pl_status pl_sched_result(pl_scheduler *s, uint64_t frame, const pl_sampled *tokens, const int32_t *seq,
+                          const int32_t *pos, int32_t n, pl_error *err)
 {
-    if (!s->n_sent) return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu, but none is in flight", (unsigned long long)frame);
+    if (!s->n_sent)
+        return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu, but none is in flight", (unsigned long long)frame);
     pl_sched_sent *f = &s->sent[s->sent_first];
-    if (f->id != frame) return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu, expected %llu", (unsigned long long)frame, (unsigned long long)f->id);
-    if (f->n_samples != n) return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu has %d tokens, asked for %d", (unsigned long long)frame, n, f->n_samples);
+    if (f->id != frame)
+        return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu, expected %llu", (unsigned long long)frame,
+                       (unsigned long long)f->id);
+    if (f->n_samples != n)
+        return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu has %d tokens, asked for %d",
+                       (unsigned long long)frame, n, f->n_samples);
     for (int32_t i = 0; i < n; i++) {
         if (f->samples[i].seq != seq[i] || f->samples[i].pos != pos[i])
-            return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu: token %d is of sequence %d position %d, expected %d position %d",
+            return pl_fail(err, PL_ERR_FORMAT,
+                           "result of frame %llu: token %d is of sequence %d position %d, expected %d position %d",
                            (unsigned long long)frame, i, seq[i], pos[i], f->samples[i].seq, f->samples[i].pos);
         if (tokens[i].token < 0 || tokens[i].token >= s->n_vocab)
-            return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu: token %d is not in the vocabulary of %d", (unsigned long long)frame, tokens[i].token, s->n_vocab);
+            return pl_fail(err, PL_ERR_FORMAT, "result of frame %llu: token %d is not in the vocabulary of %d",
+                           (unsigned long long)frame, tokens[i].token, s->n_vocab);
     }
     for (int32_t i = 0; i < n; i++) {
-        /* A request that was preempted and let in again may get the same token twice: draws depend on the position only. */
+        /* A request that was preempted and let in again may get the same token twice: draws depend on the position
+         * only. */
         pl_request *r = f->samples[i].request;
         f->samples[i].request = NULL;
         if (r && r->n_tokens == pos[i]) take_token(s, r, &tokens[i]);
@@ -508,7 +553,8 @@ const char *pl_sched_invariants(const pl_scheduler *s)
         }
         running++;
         if (!s->up) return "a request runs without a pipeline";
-        if (r->slot < 0 || r->slot >= s->n_seqs || s->slots[r->slot].request != r) return "a running request has no slot";
+        if (r->slot < 0 || r->slot >= s->n_seqs || s->slots[r->slot].request != r)
+            return "a running request has no slot";
         if (r->n_sent > r->n_tokens) return "more was sent than is known";
         if (pl_blocks_for(r->n_sent) > s->slots[r->slot].n_told) return "rows were sent without blocks";
     }

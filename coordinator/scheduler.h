@@ -1,19 +1,22 @@
 /* Which rows go into the next micro-batch: continuous batching with chunked prefill over a pipeline.
  *
- * A request waits until a slot and the blocks for its tokens are free, then runs: its tokens go out in chunks, the last row asks for a sample,
- * and each sampled token goes out as one more row. Replay is the same thing with more tokens, so a new epoch, or a preemption, only has to
- * forget what was sent.
+ * A request waits until a slot and the blocks for its tokens are free, then runs: its tokens go out in chunks, the last
+ * row asks for a sample, and each sampled token goes out as one more row. Replay is the same thing with more tokens, so
+ * a new epoch, or a preemption, only has to forget what was sent.
  *
  * Invariants
  *   - Every request is in exactly one list: open (WAITING or RUNNING, by age) or ended (until its end was told).
- *   - A block belongs to the free list or to one slot. A slot is FREE, USED by one RUNNING request, or CLOSING: its CLOSE has not yet
- *     been put into a frame. Frames are in order, so blocks and number may be used again from that frame on.
- *   - At most one row per request in flight asks for a sample that is still wanted: rows go out only for tokens that are known.
- *   - The oldest running request never gives up blocks, and fits alone (checked when it came), so it always ends: no deadlock.
+ *   - A block belongs to the free list or to one slot. A slot is FREE, USED by one RUNNING request, or CLOSING: its
+ * CLOSE has not yet been put into a frame. Frames are in order, so blocks and number may be used again from that frame
+ * on.
+ *   - At most one row per request in flight asks for a sample that is still wanted: rows go out only for tokens that
+ * are known.
+ *   - The oldest running request never gives up blocks, and fits alone (checked when it came), so it always ends: no
+ * deadlock.
  *
- * Fairness: decoding requests in the order in which they became ready, in as many groups of even size as keep all stages busy;
- * then prompts, the longest unserved first, in chunks that are bounded while others decode.
- * Threads: the loop's thread. */
+ * Fairness: decoding requests in the order in which they became ready, in as many groups of even size as keep all
+ * stages busy; then prompts, the longest unserved first, in chunks that are bounded while others decode. Threads: the
+ * loop's thread. */
 #pragma once
 
 #include "coordinator/sequence.h"
@@ -91,8 +94,9 @@ typedef struct pl_scheduler {
     uint64_t n_emitted, n_prefilled, n_preempted, n_ended[4];
 } pl_scheduler;
 
-PL_MUST_CHECK pl_status pl_sched_init(pl_scheduler *s, int32_t n_seqs, int32_t n_ctx, int32_t n_vocab, int32_t queue_max,
-                                      bool (*is_eog)(void *user, int32_t token), void *eog_user, pl_error *err);
+PL_MUST_CHECK pl_status pl_sched_init(pl_scheduler *s, int32_t n_seqs, int32_t n_ctx, int32_t n_vocab,
+                                      int32_t queue_max, bool (*is_eog)(void *user, int32_t token), void *eog_user,
+                                      pl_error *err);
 void pl_sched_fini(pl_scheduler *s); /* open requests end as cancelled, and are told */
 
 /* A pipeline is there: open requests are (re)played over it. Those that can never fit it end with PL_ERR_BUDGET. */
@@ -110,9 +114,10 @@ void pl_sched_flush(pl_scheduler *s);
 
 /* The next frame, which counts as sent; NULL: nothing to send now. */
 const pl_sched_frame *pl_sched_next(pl_scheduler *s, uint64_t now_ns);
-/* The tokens of the oldest frame in flight, in the order of its logits; calls `token`. PL_ERR_FORMAT: not that frame, or not what it asked for. */
-PL_MUST_CHECK pl_status pl_sched_result(pl_scheduler *s, uint64_t frame, const pl_sampled *tokens, const int32_t *seq, const int32_t *pos, int32_t n,
-                                        pl_error *err);
+/* The tokens of the oldest frame in flight, in the order of its logits; calls `token`. PL_ERR_FORMAT: not that frame,
+ * or not what it asked for. */
+PL_MUST_CHECK pl_status pl_sched_result(pl_scheduler *s, uint64_t frame, const pl_sampled *tokens, const int32_t *seq,
+                                        const int32_t *pos, int32_t n, pl_error *err);
 /* The oldest frame without a result; NULL: none. *rows: of all that are in flight. */
 const pl_sched_sent *pl_sched_oldest(const pl_scheduler *s, int64_t *rows);
 

@@ -39,9 +39,11 @@ void pl_blocks_give(pl_blocks *b, const int32_t *ids, int32_t n)
 static pl_status check_id(const char *id, pl_error *err)
 {
     size_t n = strlen(id);
-    if (n == 0 || n > PL_REQUEST_ID_MAX) return pl_fail(err, PL_ERR_INVALID, "request id has %zu bytes, not 1 to %d", n, PL_REQUEST_ID_MAX);
+    if (n == 0 || n > PL_REQUEST_ID_MAX)
+        return pl_fail(err, PL_ERR_INVALID, "request id has %zu bytes, not 1 to %d", n, PL_REQUEST_ID_MAX);
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)id[i] < 0x20 || id[i] == 0x7f) return pl_fail(err, PL_ERR_INVALID, "request id has a control character at byte %zu", i);
+        if ((unsigned char)id[i] < 0x20 || id[i] == 0x7f)
+            return pl_fail(err, PL_ERR_INVALID, "request id has a control character at byte %zu", i);
     if (!pl_utf8_valid(pl_str_from(id))) return pl_fail(err, PL_ERR_INVALID, "request id is not UTF-8");
     return PL_OK;
 }
@@ -51,15 +53,20 @@ static pl_status check_params(const pl_request_params *p, int32_t n_ctx, int32_t
     if (p->id) PL_TRY(check_id(p->id, err));
     if (p->n_tokens < 1 || !p->tokens) return pl_fail(err, PL_ERR_INVALID, "the prompt is empty");
     if (p->n_tokens >= n_ctx)
-        return pl_fail(err, PL_ERR_BUDGET, "the prompt has %d tokens and the context %d: there is no room for an answer", p->n_tokens, n_ctx);
-    if (p->max_tokens == 0 || p->max_tokens < -1) return pl_fail(err, PL_ERR_INVALID, "max_tokens is %d, not -1 or at least 1", p->max_tokens);
+        return pl_fail(err, PL_ERR_BUDGET,
+                       "the prompt has %d tokens and the context %d: there is no room for an answer", p->n_tokens,
+                       n_ctx);
+    if (p->max_tokens == 0 || p->max_tokens < -1)
+        return pl_fail(err, PL_ERR_INVALID, "max_tokens is %d, not -1 or at least 1", p->max_tokens);
     for (int32_t i = 0; i < p->n_tokens; i++)
         if (p->tokens[i] < 0 || p->tokens[i] >= n_vocab)
-            return pl_fail(err, PL_ERR_INVALID, "token %d of the prompt is %d, not in the vocabulary of %d", i, p->tokens[i], n_vocab);
+            return pl_fail(err, PL_ERR_INVALID, "token %d of the prompt is %d, not in the vocabulary of %d", i,
+                           p->tokens[i], n_vocab);
     return pl_sample_check(&p->sample, err);
 }
 
-pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n_ctx, int32_t n_vocab, pl_rng *rng, pl_error *err)
+pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n_ctx, int32_t n_vocab, pl_rng *rng,
+                         pl_error *err)
 {
     *out = NULL;
     PL_TRY(check_params(p, n_ctx, n_vocab, err));
@@ -82,8 +89,10 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     r->ignore_eos = p->ignore_eos;
     r->sample = p->sample;
     r->slot = -1;
-    if (p->id) memcpy(r->id, p->id, strlen(p->id));
-    else snprintf(r->id, sizeof r->id, "req-%016" PRIx64, pl_rng_u64(rng));
+    if (p->id)
+        memcpy(r->id, p->id, strlen(p->id));
+    else
+        snprintf(r->id, sizeof r->id, "req-%016" PRIx64, pl_rng_u64(rng));
     if (!p->has_seed) r->sample.seed = pl_rng_u64(rng);
     *out = r;
     return PL_OK;

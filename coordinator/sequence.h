@@ -1,7 +1,8 @@
 /* Requests as the coordinator holds them, and the KV blocks that they use.
  *
- * A request is the record from which a sequence is opened, replayed and journalled: prompt, tokens emitted, parameters, seed. Everything else
- * about it (slot, blocks, rows sent) belongs to one epoch and can be thrown away at any time: what was sent is sent again.
+ * A request is the record from which a sequence is opened, replayed and journalled: prompt, tokens emitted, parameters,
+ * seed. Everything else about it (slot, blocks, rows sent) belongs to one epoch and can be thrown away at any time:
+ * what was sent is sent again.
  *
  * Threads: the loop's thread. */
 #pragma once
@@ -10,7 +11,8 @@
 #include "engine/base/rng.h"
 #include "proto/paceline.pb-c.h"
 
-/* Hands out the ids 0..n-1 of KV blocks; the one that came back last goes out first, as its pages are likely to be warm. */
+/* Hands out the ids 0..n-1 of KV blocks; the one that came back last goes out first, as its pages are likely to be
+ * warm. */
 typedef struct pl_blocks {
     int32_t *free_ids;
     int32_t n_free, n;
@@ -21,42 +23,53 @@ void pl_blocks_fini(pl_blocks *b); /* all zero is valid, and empty */
 PL_MUST_CHECK bool pl_blocks_take(pl_blocks *b, int32_t *out, int32_t n);
 void pl_blocks_give(pl_blocks *b, const int32_t *ids, int32_t n);
 /* Blocks for so many positions. */
-static inline int32_t pl_blocks_for(int32_t n_pos) { return n_pos / PL_KV_PAGE + (n_pos % PL_KV_PAGE != 0); }
+static inline int32_t pl_blocks_for(int32_t n_pos)
+{
+    return n_pos / PL_KV_PAGE + (n_pos % PL_KV_PAGE != 0);
+}
 
 typedef enum { PL_REQUEST_WAITING, PL_REQUEST_RUNNING, PL_REQUEST_ENDED } pl_request_state;
 
 #define PL_REQUEST_ID_MAX 128
 
 struct pl_request {
-    pl_request *prev, *next;     /* of the open ones in order of arrival, or of the ended ones */
-    uint64_t order;              /* of arrival: age decides who is served and who is preempted */
+    pl_request *prev, *next; /* of the open ones in order of arrival, or of the ended ones */
+    uint64_t order;          /* of arrival: age decides who is served and who is preempted */
     pl_request_state state;
     pl_request_events events;
     void *user;
 
     char id[PL_REQUEST_ID_MAX + 1];
     pl_sample_params sample;
-    int32_t max_tokens;          /* as resolved: never beyond the context */
+    int32_t max_tokens; /* as resolved: never beyond the context */
     bool ignore_eos;
-    int32_t *tokens;             /* prompt, then what was emitted */
+    int32_t *tokens; /* prompt, then what was emitted */
     int32_t n_prompt, n_tokens, tokens_cap;
     uint64_t submitted_ns;
     uint32_t n_replays;
 
     /* Of this epoch. */
-    int32_t slot;                /* RUNNING: the sequence's number */
-    int32_t n_sent;              /* tokens whose rows went into frames */
-    uint64_t served;             /* when rows were last taken, in frames; when it became ready, for decoding */
+    int32_t slot;    /* RUNNING: the sequence's number */
+    int32_t n_sent;  /* tokens whose rows went into frames */
+    uint64_t served; /* when rows were last taken, in frames; when it became ready, for decoding */
 
-    pl_finish finish;            /* ENDED */
+    pl_finish finish; /* ENDED */
     pl_error why;
 };
 
-static inline int32_t pl_request_emitted(const pl_request *r) { return r->n_tokens - r->n_prompt; }
-static inline int32_t pl_request_pending(const pl_request *r) { return r->n_tokens - r->n_sent; }
+static inline int32_t pl_request_emitted(const pl_request *r)
+{
+    return r->n_tokens - r->n_prompt;
+}
+static inline int32_t pl_request_pending(const pl_request *r)
+{
+    return r->n_tokens - r->n_sent;
+}
 
-/* Checks params and makes the record; n_ctx is the longest sequence and n_vocab bounds the tokens. rng: for what the params leave open. */
-PL_MUST_CHECK pl_status pl_request_new(pl_request **out, const pl_request_params *params, int32_t n_ctx, int32_t n_vocab, pl_rng *rng, pl_error *err);
+/* Checks params and makes the record; n_ctx is the longest sequence and n_vocab bounds the tokens. rng: for what the
+ * params leave open. */
+PL_MUST_CHECK pl_status pl_request_new(pl_request **out, const pl_request_params *params, int32_t n_ctx,
+                                       int32_t n_vocab, pl_rng *rng, pl_error *err);
 void pl_request_free(pl_request *r);
 /* False when there is no memory. */
 PL_MUST_CHECK bool pl_request_append(pl_request *r, int32_t token);

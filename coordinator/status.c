@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *const state_names[] = {[PL_PIPELINE_DOWN] = "down", [PL_PIPELINE_LOADING] = "loading", [PL_PIPELINE_UP] = "up"};
+static const char *const state_names[] = {
+    [PL_PIPELINE_DOWN] = "down", [PL_PIPELINE_LOADING] = "loading", [PL_PIPELINE_UP] = "up"};
 
 static void progress_of(const pl_coordinator *c, uint64_t *done, uint64_t *total)
 {
@@ -27,7 +28,8 @@ pl_status pl_coordinator_health(const pl_coordinator *c, pl_error *err)
     progress_of(c, &done, &total);
     for (int32_t i = 0; i < p->n_stages; i++) n_ready += p->stages[i].ready;
     if (n_ready == 0 && total == 0) return pl_fail(err, PL_ERR_CLOSED, "loading: %d stages", p->n_stages);
-    return pl_fail(err, PL_ERR_CLOSED, "loading: %d of %d stages are ready, %" PRIu64 " of %" PRIu64 " bytes", n_ready, p->n_stages, done, total);
+    return pl_fail(err, PL_ERR_CLOSED, "loading: %d of %d stages are ready, %" PRIu64 " of %" PRIu64 " bytes", n_ready,
+                   p->n_stages, done, total);
 }
 
 double status_rate(const pl_coordinator *c)
@@ -44,8 +46,14 @@ double status_rate(const pl_coordinator *c)
     return 0;
 }
 
-static pl_json *text(const char *s) { return pl_json_string(pl_str_from(s)); }
-static pl_json *number(uint64_t n) { return pl_json_int(n > INT64_MAX ? INT64_MAX : (int64_t)n); }
+static pl_json *text(const char *s)
+{
+    return pl_json_string(pl_str_from(s));
+}
+static pl_json *number(uint64_t n)
+{
+    return pl_json_int(n > INT64_MAX ? INT64_MAX : (int64_t)n);
+}
 
 static const char *member_state(const pl_coordinator *c, const pl_member *m)
 {
@@ -88,7 +96,11 @@ static pl_json *node_status(const pl_coordinator *c, const pl_member *m)
     pl_json_set(v, "name", text(m->name));
     pl_json_set(v, "state", text(member_state(c, m)));
     pl_json_set(v, "key", text(key));
-    pl_json_set(v, "address", text(m->address[0] ? m->address : m->target ? m->target->address : m->link ? m->link->address : ""));
+    pl_json_set(v, "address",
+                text(m->address[0] ? m->address
+                     : m->target   ? m->target->address
+                     : m->link     ? m->link->address
+                                   : ""));
     pl_json_set(v, "version", text(m->version));
     pl_json_set(v, "isa", text(m->isa));
     pl_json_set(v, "profile", text(m->profile));
@@ -196,7 +208,9 @@ pl_json *pl_coordinator_status(const pl_coordinator *c)
 
 pl_status pl_coordinator_plan_text(const pl_coordinator *c, pl_buf *out, pl_error *err)
 {
-    if (c->pipeline.state == PL_PIPELINE_DOWN) pl_buf_printf(out, "no pipeline: %s\n", c->down_why.text);
-    else pl_buf_add_str(out, pl_buf_str(&c->pipeline.plan_text));
+    if (c->pipeline.state == PL_PIPELINE_DOWN)
+        pl_buf_printf(out, "no pipeline: %s\n", c->down_why.text);
+    else
+        pl_buf_add_str(out, pl_buf_str(&c->pipeline.plan_text));
     return out->failed ? pl_fail(err, PL_ERR_NO_MEMORY, "text of the plan") : PL_OK;
 }

@@ -1,4 +1,5 @@
-/* A message: one header (a packed protobuf, proto/) and up to PL_MSG_PARTS_MAX raw parts, in buffers that the link gave.
+/* A message: one header (a packed protobuf, proto/) and up to PL_MSG_PARTS_MAX raw parts, in buffers that the link
+ * gave.
  *
  * Threads: a message has one owner at a time; it may be handed to another thread. */
 #pragma once
@@ -8,8 +9,8 @@
 
 #define PL_MSG_PARTS_MAX 8
 
-/* A reference-counted run of bytes; links make them so that sending copies nothing. Any thread may ref and unref. A received one is only
- * read; its data is on an 8-byte boundary, so that numbers in it are aligned. */
+/* A reference-counted run of bytes; links make them so that sending copies nothing. Any thread may ref and unref. A
+ * received one is only read; its data is on an 8-byte boundary, so that numbers in it are aligned. */
 typedef struct pl_part pl_part;
 struct pl_part {
     uint8_t *data;

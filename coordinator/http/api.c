@@ -33,9 +33,9 @@ struct answer {
     bool stream, include_usage, headed, want_logprobs;
     int64_t created;
     char id[48];
-    pl_buf text;           /* of an answer that is not streamed */
-    pl_json *logprobs;     /* entries so far (not streamed), or since the last event (streamed) */
-    size_t text_offset;    /* bytes of text before the next token, for /v1/completions */
+    pl_buf text;        /* of an answer that is not streamed */
+    pl_json *logprobs;  /* entries so far (not streamed), or since the last event (streamed) */
+    size_t text_offset; /* bytes of text before the next token, for /v1/completions */
     const pl_vocab *vocab;
 };
 
@@ -74,7 +74,9 @@ static void respond_json(pl_http_exchange *x, int http, pl_json *v)
     if (!v || pl_json_write(v, 0, &b, &err) != PL_OK || !pl_buf_add_u8(&b, '\n')) {
         http = 500;
         pl_buf_reset(&b);
-        pl_buf_add_str(&b, PL_STR("{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"code\":500}}\n"));
+        pl_buf_add_str(
+            &b,
+            PL_STR("{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\",\"code\":500}}\n"));
     }
     pl_http_respond(x, http, "application/json", pl_buf_bytes(&b));
     pl_buf_fini(&b);
@@ -94,7 +96,8 @@ static void respond_fail(pl_api *a, pl_http_exchange *x, const pl_error *err, co
     respond_error(a, x, pl_status_http(err->status), err, param);
 }
 
-/* --- reading requests ---------------------------------------------------------------------------------------------- */
+/* --- reading requests ----------------------------------------------------------------------------------------------
+ */
 
 /* Where a parameter was wrong, for the error's "param". */
 typedef struct request_reader {
@@ -123,8 +126,10 @@ static void read_f32(request_reader *r, const char *name, float *out)
 {
     const pl_json *v = member(r, name);
     if (!v) return;
-    if (pl_json_type(v) != PL_JSON_INT && pl_json_type(v) != PL_JSON_REAL) reader_fail(r, PL_ERR_INVALID, name, "must be a number");
-    else *out = (float)pl_json_f64(v);
+    if (pl_json_type(v) != PL_JSON_INT && pl_json_type(v) != PL_JSON_REAL)
+        reader_fail(r, PL_ERR_INVALID, name, "must be a number");
+    else
+        *out = (float)pl_json_f64(v);
 }
 
 static bool read_i64(request_reader *r, const char *name, int64_t low, int64_t high, int64_t *out)
@@ -157,23 +162,32 @@ static bool read_bool(request_reader *r, const char *name)
 /* What would change the answer and is not known here is refused: to ignore it would answer another question. */
 static void refuse_unknown(request_reader *r)
 {
-    static const char *const must_be_empty[] = {"logit_bias", "tools", "functions", "grammar", "json_schema", "samplers"};
+    static const char *const must_be_empty[] = {"logit_bias", "tools",       "functions",
+                                                "grammar",    "json_schema", "samplers"};
     for (size_t i = 0; i < sizeof must_be_empty / sizeof *must_be_empty; i++) {
         const pl_json *v = member(r, must_be_empty[i]);
-        if (v && (pl_json_size(v) > 0 || pl_json_str(v).size > 0)) reader_fail(r, PL_ERR_UNSUPPORTED, must_be_empty[i], "is not supported by this server");
+        if (v && (pl_json_size(v) > 0 || pl_json_str(v).size > 0))
+            reader_fail(r, PL_ERR_UNSUPPORTED, must_be_empty[i], "is not supported by this server");
     }
-    static const char *const must_be_zero[] = {"presence_penalty", "frequency_penalty", "mirostat", "dry_multiplier", "xtc_probability"};
+    static const char *const must_be_zero[] = {"presence_penalty", "frequency_penalty", "mirostat", "dry_multiplier",
+                                               "xtc_probability"};
     for (size_t i = 0; i < sizeof must_be_zero / sizeof *must_be_zero; i++)
-        if (pl_json_f64(member(r, must_be_zero[i])) != 0) reader_fail(r, PL_ERR_UNSUPPORTED, must_be_zero[i], "is not supported by this server");
+        if (pl_json_f64(member(r, must_be_zero[i])) != 0)
+            reader_fail(r, PL_ERR_UNSUPPORTED, must_be_zero[i], "is not supported by this server");
     int64_t n = 1;
-    if (read_i64(r, "n", 1, INT32_MAX, &n) && n != 1) reader_fail(r, PL_ERR_UNSUPPORTED, "n", "only one choice per request is supported");
-    if (read_i64(r, "best_of", 1, INT32_MAX, &n) && n != 1) reader_fail(r, PL_ERR_UNSUPPORTED, "best_of", "is not supported by this server");
-    if (pl_json_str(member(r, "suffix")).size > 0) reader_fail(r, PL_ERR_UNSUPPORTED, "suffix", "is not supported by this server");
+    if (read_i64(r, "n", 1, INT32_MAX, &n) && n != 1)
+        reader_fail(r, PL_ERR_UNSUPPORTED, "n", "only one choice per request is supported");
+    if (read_i64(r, "best_of", 1, INT32_MAX, &n) && n != 1)
+        reader_fail(r, PL_ERR_UNSUPPORTED, "best_of", "is not supported by this server");
+    if (pl_json_str(member(r, "suffix")).size > 0)
+        reader_fail(r, PL_ERR_UNSUPPORTED, "suffix", "is not supported by this server");
     const pl_json *format = pl_json_get(member(r, "response_format"), "type");
-    if (format && !pl_str_is(pl_json_str(format), "text")) reader_fail(r, PL_ERR_UNSUPPORTED, "response_format", "only the type \"text\" is supported");
+    if (format && !pl_str_is(pl_json_str(format), "text"))
+        reader_fail(r, PL_ERR_UNSUPPORTED, "response_format", "only the type \"text\" is supported");
 }
 
-/* stop: a string or an array of strings. The texts are terminated copies in texts, which lives as long as the options. */
+/* stop: a string or an array of strings. The texts are terminated copies in texts, which lives as long as the options.
+ */
 static void read_stops(request_reader *r, pl_generation_options *g, pl_buf texts[PL_STOPS_MAX])
 {
     const pl_json *v = member(r, "stop");
@@ -226,7 +240,8 @@ static void read_params(request_reader *r, const pl_api *a, answer_kind kind, pl
     int64_t top = 0;
     if (kind == KIND_CHAT) {
         bool on = read_bool(r, "logprobs");
-        if (read_i64(r, "top_logprobs", 0, PL_LOGPROBS_MAX, &top) && !on) reader_fail(r, PL_ERR_INVALID, "top_logprobs", "needs \"logprobs\": true");
+        if (read_i64(r, "top_logprobs", 0, PL_LOGPROBS_MAX, &top) && !on)
+            reader_fail(r, PL_ERR_INVALID, "top_logprobs", "needs \"logprobs\": true");
         if (on) p->sample.n_logprobs = (int32_t)top;
     } else if (read_i64(r, "logprobs", 0, PL_LOGPROBS_MAX, &top)) {
         p->sample.n_logprobs = (int32_t)top;
@@ -246,7 +261,8 @@ static pl_json *plain_messages(request_reader *r, const pl_json *messages)
         }
         if (pl_json_type(content) != PL_JSON_ARRAY) {
             if (pl_json_type(content) != PL_JSON_STRING && !pl_json_get(m, "tool_calls"))
-                reader_fail(r, PL_ERR_INVALID, "messages", "each message must have a content, a string or an array of text parts");
+                reader_fail(r, PL_ERR_INVALID, "messages",
+                            "each message must have a content, a string or an array of text parts");
             pl_json_append(out, pl_json_ref(m));
             continue;
         }
@@ -262,8 +278,10 @@ static pl_json *plain_messages(request_reader *r, const pl_json *messages)
         pl_str key;
         pl_json *v;
         while (pl_json_next(m, &at, &key, &v)) {
-            if (pl_str_is(key, "content")) pl_json_set(copy, "content", pl_json_string(pl_buf_str(&text)));
-            else pl_json_set(copy, key.data, pl_json_ref(v));
+            if (pl_str_is(key, "content"))
+                pl_json_set(copy, "content", pl_json_string(pl_buf_str(&text)));
+            else
+                pl_json_set(copy, key.data, pl_json_ref(v));
         }
         pl_buf_fini(&text);
         pl_json_append(out, copy);
@@ -279,14 +297,19 @@ static void read_chat_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
         return;
     }
     if (!a->o.chat) {
-        reader_fail(r, PL_ERR_UNSUPPORTED, "messages", "the model has no chat template: use /v1/completions, or start the server with --chat-template-file");
+        reader_fail(
+            r, PL_ERR_UNSUPPORTED, "messages",
+            "the model has no chat template: use /v1/completions, or start the server with --chat-template-file");
         return;
     }
     pl_json *plain = plain_messages(r, messages);
     pl_buf prompt = {0};
-    if (!r->failed && pl_chat_render(a->o.chat, plain, member(r, "chat_template_kwargs"), true, &prompt, &r->err) != PL_OK) r->failed = true;
+    if (!r->failed &&
+        pl_chat_render(a->o.chat, plain, member(r, "chat_template_kwargs"), true, &prompt, &r->err) != PL_OK)
+        r->failed = true;
     pl_json_free(plain);
-    if (!r->failed && pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&prompt), tokens, &r->err) != PL_OK) r->failed = true;
+    if (!r->failed && pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&prompt), tokens, &r->err) != PL_OK)
+        r->failed = true;
     pl_buf_fini(&prompt);
 }
 
@@ -294,7 +317,9 @@ static void read_chat_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
 static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
 {
     const pl_json *prompt = member(r, "prompt");
-    if (pl_json_type(prompt) == PL_JSON_ARRAY && pl_json_size(prompt) == 1 && pl_json_type(pl_json_at(prompt, 0)) != PL_JSON_INT) prompt = pl_json_at(prompt, 0);
+    if (pl_json_type(prompt) == PL_JSON_ARRAY && pl_json_size(prompt) == 1 &&
+        pl_json_type(pl_json_at(prompt, 0)) != PL_JSON_INT)
+        prompt = pl_json_at(prompt, 0);
     if (pl_json_type(prompt) == PL_JSON_STRING) {
         if (pl_tokenize(a->o.vocab, pl_json_str(prompt), true, true, tokens, &r->err) != PL_OK) r->failed = true;
         return;
@@ -307,7 +332,9 @@ static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
         const pl_json *e = pl_json_at(prompt, i);
         int64_t id = pl_json_i64(e);
         if (pl_json_type(e) != PL_JSON_INT || id < 0 || id >= pl_vocab_size(a->o.vocab)) {
-            reader_fail(r, PL_ERR_INVALID, "prompt", "holds what is not a token id of this model (several prompts in one request are not supported)");
+            reader_fail(
+                r, PL_ERR_INVALID, "prompt",
+                "holds what is not a token id of this model (several prompts in one request are not supported)");
             return;
         }
         int32_t token = (int32_t)id;
@@ -315,7 +342,8 @@ static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
     }
 }
 
-/* --- writing answers ----------------------------------------------------------------------------------------------- */
+/* --- writing answers -----------------------------------------------------------------------------------------------
+ */
 
 static pl_json *answer_head(const answer *w, bool chunk)
 {
@@ -347,7 +375,8 @@ static pl_json *timings_json(const pl_usage *u)
     pl_json_set(v, "prompt_per_second", pl_json_real(prompt_ms > 0 ? u->n_prompt * 1e3 / prompt_ms : 0));
     pl_json_set(v, "predicted_n", pl_json_int(u->n_generated));
     pl_json_set(v, "predicted_ms", pl_json_real(generate_ms));
-    pl_json_set(v, "predicted_per_second", pl_json_real(generate_ms > 0 ? (u->n_generated - 1) * 1e3 / generate_ms : 0));
+    pl_json_set(v, "predicted_per_second",
+                pl_json_real(generate_ms > 0 ? (u->n_generated - 1) * 1e3 / generate_ms : 0));
     return v;
 }
 
@@ -408,14 +437,16 @@ static pl_json *take_logprobs(answer *w)
     }
     pl_json *tokens = pl_json_array(), *values = pl_json_array(), *tops = pl_json_array(), *offsets = pl_json_array();
     for (size_t i = 0; i < pl_json_size(entries); i++) {
-        pl_json *e = pl_json_at(entries, i), *token = pl_json_get(e, "token"), *top = pl_json_get(e, "top_logprobs"), *map = pl_json_object();
+        pl_json *e = pl_json_at(entries, i), *token = pl_json_get(e, "token"), *top = pl_json_get(e, "top_logprobs"),
+                *map = pl_json_object();
         pl_json_append(tokens, pl_json_ref(token));
         pl_json_append(values, pl_json_ref(pl_json_get(e, "logprob")));
         pl_json_append(offsets, pl_json_int((int64_t)w->text_offset));
         w->text_offset += pl_json_str(token).size;
         for (size_t j = 0; j < pl_json_size(top); j++) {
             pl_json *t = pl_json_at(top, j);
-            char *key = pl_strndup(pl_json_str(pl_json_get(t, "token")).data, pl_json_str(pl_json_get(t, "token")).size);
+            char *key =
+                pl_strndup(pl_json_str(pl_json_get(t, "token")).data, pl_json_str(pl_json_get(t, "token")).size);
             if (key) pl_json_set(map, key, pl_json_ref(pl_json_get(t, "logprob")));
             pl_free(key);
         }
@@ -429,7 +460,10 @@ static pl_json *take_logprobs(answer *w)
     return v;
 }
 
-static const char *finish_word(pl_finish why) { return why == PL_FINISH_LENGTH ? "length" : "stop"; }
+static const char *finish_word(pl_finish why)
+{
+    return why == PL_FINISH_LENGTH ? "length" : "stop";
+}
 
 /* One event of a stream: text, and at the end the reason. */
 static void send_chunk(answer *w, pl_str text, const char *finish, bool first)
@@ -477,8 +511,10 @@ static void on_token(void *user, const pl_sampled *token, pl_str text)
 
 static void answer_free(answer *w)
 {
-    if (w->prev) w->prev->next = w->next;
-    else w->api->open = w->next;
+    if (w->prev)
+        w->prev->next = w->next;
+    else
+        w->api->open = w->next;
     if (w->next) w->next->prev = w->prev;
     pl_json_free(w->logprobs);
     pl_buf_fini(&w->text);
@@ -541,20 +577,29 @@ static void end_whole(answer *w, pl_str text, pl_finish why, const pl_usage *usa
     respond_json(w->x, 200, v);
 }
 
-static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage, const pl_error *err)
+static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage,
+                   const pl_error *err)
 {
     answer *w = user;
     (void)stopped_by;
-    PL_LOG(PL_LOG_INFO, "request done", "id=%s prompt=%d generated=%d finish=%s", w->id, usage->n_prompt, usage->n_generated,
-           !w->x ? "client_gone" : why == PL_FINISH_ERROR ? pl_status_name(err->status) : why == PL_FINISH_CANCELLED ? "cancelled" : finish_word(why));
+    PL_LOG(PL_LOG_INFO, "request done", "id=%s prompt=%d generated=%d finish=%s", w->id, usage->n_prompt,
+           usage->n_generated,
+           !w->x                        ? "client_gone"
+           : why == PL_FINISH_ERROR     ? pl_status_name(err->status)
+           : why == PL_FINISH_CANCELLED ? "cancelled"
+                                        : finish_word(why));
     if (w->x && why == PL_FINISH_CANCELLED) { /* the server is stopping */
         pl_error stopping;
         (void)pl_fail(&stopping, PL_ERR_CLOSED, "the server is shutting down");
-        if (w->stream) end_stream(w, text, PL_FINISH_ERROR, usage, &stopping);
-        else end_whole(w, text, PL_FINISH_ERROR, usage, &stopping);
+        if (w->stream)
+            end_stream(w, text, PL_FINISH_ERROR, usage, &stopping);
+        else
+            end_whole(w, text, PL_FINISH_ERROR, usage, &stopping);
     } else if (w->x) {
-        if (w->stream) end_stream(w, text, why, usage, err);
-        else end_whole(w, text, why, usage, err);
+        if (w->stream)
+            end_stream(w, text, why, usage, err);
+        else
+            end_whole(w, text, why, usage, err);
     }
     answer_free(w);
 }
@@ -569,7 +614,8 @@ static void on_gone(pl_http_exchange *x, void *user)
     pl_generation_cancel(w->generation);
 }
 
-/* --- the paths ----------------------------------------------------------------------------------------------------- */
+/* --- the paths -----------------------------------------------------------------------------------------------------
+ */
 
 static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
 {
@@ -591,7 +637,8 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
     bool include_usage = pl_json_is_true(pl_json_get(member(&r, "stream_options"), "include_usage"));
     if (!r.failed && kind == KIND_CHAT) read_chat_prompt(&r, a, &tokens);
     if (!r.failed && kind == KIND_TEXT) read_text_prompt(&r, a, &tokens);
-    if (!r.failed && tokens.size == 0) reader_fail(&r, PL_ERR_INVALID, kind == KIND_CHAT ? "messages" : "prompt", "gives no token");
+    if (!r.failed && tokens.size == 0)
+        reader_fail(&r, PL_ERR_INVALID, kind == KIND_CHAT ? "messages" : "prompt", "gives no token");
     if (r.failed) {
         respond_fail(a, x, &r.err, r.param);
         goto done;
@@ -609,14 +656,16 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
     w->want_logprobs = g.request.sample.n_logprobs >= 0;
     w->vocab = a->o.vocab;
     w->created = pl_wall_us() / 1000000;
-    snprintf(w->id, sizeof w->id, "%s-%016" PRIx64 "%08" PRIx64, kind == KIND_CHAT ? "chatcmpl" : "cmpl", pl_rng_u64(&a->ids), ++a->next_id & 0xffffffff);
+    snprintf(w->id, sizeof w->id, "%s-%016" PRIx64 "%08" PRIx64, kind == KIND_CHAT ? "chatcmpl" : "cmpl",
+             pl_rng_u64(&a->ids), ++a->next_id & 0xffffffff);
     w->next = a->open;
     if (w->next) w->next->prev = w;
     a->open = w;
     g.request.id = w->id;
     g.request.tokens = (const int32_t *)(const void *)tokens.data;
     g.request.n_tokens = (int32_t)(tokens.size / sizeof(int32_t));
-    if (pl_generation_start(&w->generation, a->o.coordinator, a->o.loop, a->o.vocab, &g, &generation_events, w, &r.err) != PL_OK) {
+    if (pl_generation_start(&w->generation, a->o.coordinator, a->o.loop, a->o.vocab, &g, &generation_events, w,
+                            &r.err) != PL_OK) {
         answer_free(w);
         respond_fail(a, x, &r.err, NULL);
         goto done;
@@ -629,8 +678,14 @@ done:
     pl_json_free(body);
 }
 
-static void chat_completions(pl_api *a, pl_http_exchange *x) { complete(a, x, KIND_CHAT); }
-static void completions(pl_api *a, pl_http_exchange *x) { complete(a, x, KIND_TEXT); }
+static void chat_completions(pl_api *a, pl_http_exchange *x)
+{
+    complete(a, x, KIND_CHAT);
+}
+static void completions(pl_api *a, pl_http_exchange *x)
+{
+    complete(a, x, KIND_TEXT);
+}
 
 static void models(pl_api *a, pl_http_exchange *x)
 {
@@ -658,15 +713,22 @@ static void health(pl_api *a, pl_http_exchange *x)
     respond_json(x, 200, v);
 }
 
-static void cluster(pl_api *a, pl_http_exchange *x) { respond_json(x, 200, pl_coordinator_status(a->o.coordinator)); }
+static void cluster(pl_api *a, pl_http_exchange *x)
+{
+    respond_json(x, 200, pl_coordinator_status(a->o.coordinator));
+}
 
 static void metrics(pl_api *a, pl_http_exchange *x)
 {
     pl_error err;
     int n_open = 0;
     for (const answer *w = a->open; w; w = w->next) n_open++;
-    const struct { const char *name, *type, *help; uint64_t value; } rows[] = {
-        {"paceline_up", "gauge", "Whether a pipeline is serving.", pl_coordinator_health(a->o.coordinator, &err) == PL_OK},
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } rows[] = {
+        {"paceline_up", "gauge", "Whether a pipeline is serving.",
+         pl_coordinator_health(a->o.coordinator, &err) == PL_OK},
         {"paceline_http_requests_total", "counter", "HTTP requests.", a->n_requests},
         {"paceline_http_errors_total", "counter", "Requests that were answered with an error.", a->n_errors},
         {"paceline_requests_open", "gauge", "Generations in progress or waiting.", (uint64_t)n_open},
@@ -675,13 +737,18 @@ static void metrics(pl_api *a, pl_http_exchange *x)
     };
     pl_buf b = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        pl_buf_printf(&b, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", rows[i].name, rows[i].help, rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+        pl_buf_printf(&b, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", rows[i].name, rows[i].help, rows[i].name,
+                      rows[i].type, rows[i].name, rows[i].value);
     pl_http_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", pl_buf_bytes(&b));
     pl_buf_fini(&b);
 }
 
 /* /health answers without a key, as load balancers ask it. */
-static const struct { const char *method, *path; bool open; void (*fn)(pl_api *, pl_http_exchange *); } routes[] = {
+static const struct {
+    const char *method, *path;
+    bool open;
+    void (*fn)(pl_api *, pl_http_exchange *);
+} routes[] = {
     {"POST", "/v1/chat/completions", false, chat_completions},
     {"POST", "/v1/completions", false, completions},
     {"GET", "/v1/models", false, models},
@@ -724,7 +791,8 @@ void pl_api_handle(void *api, pl_http_exchange *x)
     }
     if (allow) {
         pl_http_add_header(x, "Allow", allow);
-        (void)pl_fail(&err, PL_ERR_INVALID, "%.*s answers to %s, not to %.*s", PL_STR_ARG(path), allow, PL_STR_ARG(method));
+        (void)pl_fail(&err, PL_ERR_INVALID, "%.*s answers to %s, not to %.*s", PL_STR_ARG(path), allow,
+                      PL_STR_ARG(method));
         respond_error(a, x, 405, &err, NULL);
         return;
     }

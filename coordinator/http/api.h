@@ -1,9 +1,9 @@
 /* The OpenAI-compatible API: what the paths of the HTTP server mean.
  *
- *   POST /v1/chat/completions, /v1/completions   https://platform.openai.com/docs/api-reference (with llama.cpp's extra sampling fields)
- *   GET  /v1/models, /health, /v1/health, /v1/cluster (what `paceline status` shows), /metrics (Prometheus text format 0.0.4)
- * Every error is a JSON object {"error": {message, type, code, param}} with the HTTP code that the status has.
- * Threads: the loop's thread. */
+ *   POST /v1/chat/completions, /v1/completions   https://platform.openai.com/docs/api-reference (with llama.cpp's extra
+ * sampling fields) GET  /v1/models, /health, /v1/health, /v1/cluster (what `paceline status` shows), /metrics
+ * (Prometheus text format 0.0.4) Every error is a JSON object {"error": {message, type, code, param}} with the HTTP
+ * code that the status has. Threads: the loop's thread. */
 #pragma once
 
 #include "coordinator/coordinator.h"
@@ -16,12 +16,12 @@ typedef struct pl_api_options {
     pl_coordinator *coordinator; /* these are borrowed */
     pl_loop *loop;
     const pl_vocab *vocab;
-    const pl_chat *chat;         /* NULL: chat requests are refused, saying why */
-    const char *model;           /* its name in answers */
-    const char *const *keys;     /* accepted as `Authorization: Bearer KEY`; none: no key is asked for */
+    const pl_chat *chat;     /* NULL: chat requests are refused, saying why */
+    const char *model;       /* its name in answers */
+    const char *const *keys; /* accepted as `Authorization: Bearer KEY`; none: no key is asked for */
     size_t n_keys;
-    pl_sample_params sample;     /* for what a request does not say */
-    int32_t max_tokens;          /* likewise; -1: until the context is full */
+    pl_sample_params sample; /* for what a request does not say */
+    int32_t max_tokens;      /* likewise; -1: until the context is full */
 } pl_api_options;
 
 PL_MUST_CHECK pl_status pl_api_new(pl_api **out, const pl_api_options *options, pl_error *err);

@@ -2,13 +2,12 @@
  *
  * A connection is in one of these states:
  *   reading    bytes go to llhttp, which fills the one request
- *   answering  the request is whole and the handler has it; llhttp is paused, bytes that come meanwhile are kept (bounded), so that the
- *              end of the connection is still seen
- *   closing    uv_close was called; memory goes in its callback
- * Answers are copied into write requests. What the client does not read is counted in queued, and a connection that lets too much pile up
- * is cut: a slow reader must not hold tokens in our memory.
- * TLS sits between: with it, bytes pass through two memory BIOs.
- * A close may start anywhere inside a callback from llhttp or OpenSSL, so closing only marks and calls uv_close; every loop checks the mark. */
+ *   answering  the request is whole and the handler has it; llhttp is paused, bytes that come meanwhile are kept
+ * (bounded), so that the end of the connection is still seen closing    uv_close was called; memory goes in its
+ * callback Answers are copied into write requests. What the client does not read is counted in queued, and a connection
+ * that lets too much pile up is cut: a slow reader must not hold tokens in our memory. TLS sits between: with it, bytes
+ * pass through two memory BIOs. A close may start anywhere inside a callback from llhttp or OpenSSL, so closing only
+ * marks and calls uv_close; every loop checks the mark. */
 #include "coordinator/http/server.h"
 
 #include <llhttp.h>
@@ -108,8 +107,10 @@ static void on_conn_closed(uv_handle_t *handle)
 {
     conn *c = handle->data;
     pl_http *h = c->h;
-    if (c->prev) c->prev->next = c->next;
-    else h->conns = c->next;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        h->conns = c->next;
     if (c->next) c->next->prev = c->prev;
     h->n_conns--;
     SSL_free(c->ssl); /* and its BIOs */
@@ -161,7 +162,8 @@ static void write_raw(conn *c, const void *data, size_t size)
     if (size == 0 || c->closing || c->broken) return;
     write_req *w = c->queued + size > c->h->o.queue_bytes_max ? NULL : pl_alloc(sizeof *w + size);
     if (!w) {
-        pl_log(PL_LOG_WARN, "http connection cut", "reason=%s queued=%zu", PL_Q("the client does not read its answer"), c->queued);
+        pl_log(PL_LOG_WARN, "http connection cut", "reason=%s queued=%zu", PL_Q("the client does not read its answer"),
+               c->queued);
         conn_break(c);
         return;
     }
@@ -211,8 +213,19 @@ static const char *reason_phrase(int status)
         int status;
         const char *text;
     } rows[] = {
-        {200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {404, "Not Found"}, {405, "Method Not Allowed"}, {409, "Conflict"}, {413, "Content Too Large"},
-        {431, "Request Header Fields Too Large"}, {499, "Client Closed Request"}, {500, "Internal Server Error"}, {501, "Not Implemented"}, {503, "Service Unavailable"}, {504, "Gateway Timeout"},
+        {200, "OK"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {409, "Conflict"},
+        {413, "Content Too Large"},
+        {431, "Request Header Fields Too Large"},
+        {499, "Client Closed Request"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].status == status) return rows[i].text;
@@ -226,12 +239,15 @@ static void write_head(pl_http_exchange *x, int status, const char *content_type
     if (content_type) pl_buf_printf(&b, "Content-Type: %s\r\n", content_type);
     pl_buf_add(&b, x->extra.data, x->extra.size);
     pl_buf_printf(&b, "%sConnection: %s\r\n\r\n", framing, x->keep_alive ? "keep-alive" : "close");
-    if (b.failed) conn_break(x->c);
-    else write_plain(x->c, b.data, b.size);
+    if (b.failed)
+        conn_break(x->c);
+    else
+        write_plain(x->c, b.data, b.size);
     pl_buf_fini(&b);
 }
 
-/* The answer is out: the next request, or the end. Runs on its own turn of the loop, because the handler is still on the stack. */
+/* The answer is out: the next request, or the end. Runs on its own turn of the loop, because the handler is still on
+ * the stack. */
 static void exchange_done(pl_http_exchange *x)
 {
     conn *c = x->c;
@@ -284,8 +300,10 @@ void pl_http_send(pl_http_exchange *x, pl_bytes piece)
     pl_buf_printf(&b, "%zx\r\n", piece.size);
     pl_buf_add(&b, piece.data, piece.size);
     pl_buf_add(&b, "\r\n", 2);
-    if (b.failed) conn_break(x->c);
-    else write_plain(x->c, b.data, b.size);
+    if (b.failed)
+        conn_break(x->c);
+    else
+        write_plain(x->c, b.data, b.size);
     pl_buf_fini(&b);
 }
 
@@ -327,7 +345,8 @@ static int on_header_field(llhttp_t *p, const char *at, size_t n)
     if (!x->name_open && x->n_headers > 0) pl_buf_add_u8(&x->values, 0);
     if (!x->name_open) x->n_headers++;
     x->name_open = true;
-    if (x->names.size + x->values.size + n > c->h->o.header_bytes_max || !pl_buf_add(&x->names, at, n)) return too_large(c, 431);
+    if (x->names.size + x->values.size + n > c->h->o.header_bytes_max || !pl_buf_add(&x->names, at, n))
+        return too_large(c, 431);
     return 0;
 }
 
@@ -337,7 +356,8 @@ static int on_header_value(llhttp_t *p, const char *at, size_t n)
     pl_http_exchange *x = &c->x;
     if (x->name_open) pl_buf_add_u8(&x->names, 0);
     x->name_open = false;
-    if (x->names.size + x->values.size + n > c->h->o.header_bytes_max || !pl_buf_add(&x->values, at, n)) return too_large(c, 431);
+    if (x->names.size + x->values.size + n > c->h->o.header_bytes_max || !pl_buf_add(&x->values, at, n))
+        return too_large(c, 431);
     return 0;
 }
 
@@ -352,7 +372,8 @@ static int on_headers_complete(llhttp_t *p)
     x->keep_alive = llhttp_should_keep_alive(p);
     if ((p->flags & F_CONTENT_LENGTH) && p->content_length > c->h->o.body_bytes_max) return too_large(c, 413);
     pl_str expect = pl_http_header(x, "expect");
-    if (expect.size == 12 && strncasecmp(expect.data, "100-continue", 12) == 0) write_plain(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    if (expect.size == 12 && strncasecmp(expect.data, "100-continue", 12) == 0)
+        write_plain(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     return 0;
 }
 
@@ -392,9 +413,12 @@ static void conn_consume(conn *c, const uint8_t *data, size_t size)
             refuse(c, 501, "this server does not speak the protocol that was asked for with Upgrade or CONNECT");
             return;
         }
-        if (c->refused == 413) refuse(c, 413, "the request body is larger than this server takes");
-        else if (c->refused) refuse(c, 431, "the request line and headers are larger than this server takes");
-        else refuse(c, 400, "this is not an HTTP/1.1 request");
+        if (c->refused == 413)
+            refuse(c, 413, "the request body is larger than this server takes");
+        else if (c->refused)
+            refuse(c, 431, "the request line and headers are larger than this server takes");
+        else
+            refuse(c, 400, "this is not an HTTP/1.1 request");
         return;
     }
 }
@@ -435,8 +459,10 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     conn *c = stream->data;
     if (n > 0 && !c->closing) {
         c->active_ns = pl_loop_now(c->h->loop);
-        if (c->ssl) conn_tls_input(c, (const uint8_t *)buf->base, (size_t)n);
-        else conn_consume(c, (const uint8_t *)buf->base, (size_t)n);
+        if (c->ssl)
+            conn_tls_input(c, (const uint8_t *)buf->base, (size_t)n);
+        else
+            conn_consume(c, (const uint8_t *)buf->base, (size_t)n);
     }
     pl_free(buf->base);
     if (n < 0 || c->broken) conn_close(c);
@@ -496,11 +522,15 @@ static pl_status tls_open(pl_http *h, pl_error *err)
     h->tls = SSL_CTX_new(TLS_server_method());
     if (!h->tls) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for TLS");
     SSL_CTX_set_min_proto_version(h->tls, TLS1_2_VERSION);
-    SSL_CTX_set_mode(h->tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_mode(h->tls,
+                     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
     const char *what = NULL;
-    if (SSL_CTX_use_certificate_chain_file(h->tls, h->o.cert_file) != 1) what = h->o.cert_file;
-    else if (SSL_CTX_use_PrivateKey_file(h->tls, h->o.key_file, SSL_FILETYPE_PEM) != 1) what = h->o.key_file;
-    else if (SSL_CTX_check_private_key(h->tls) != 1) what = h->o.key_file;
+    if (SSL_CTX_use_certificate_chain_file(h->tls, h->o.cert_file) != 1)
+        what = h->o.cert_file;
+    else if (SSL_CTX_use_PrivateKey_file(h->tls, h->o.key_file, SSL_FILETYPE_PEM) != 1)
+        what = h->o.key_file;
+    else if (SSL_CTX_check_private_key(h->tls) != 1)
+        what = h->o.key_file;
     if (!what) return PL_OK;
     char text[256];
     ERR_error_string_n(ERR_get_error(), text, sizeof text);
@@ -519,11 +549,13 @@ static pl_status bind_and_listen(pl_http *h, pl_error *err)
     e = uv_tcp_bind(&h->tcp, info.addrinfo->ai_addr, 0);
     uv_freeaddrinfo(info.addrinfo);
     if (e == 0) e = uv_listen((uv_stream_t *)&h->tcp, 511, on_connection);
-    if (e < 0) return pl_fail(err, PL_ERR_IO, "http: cannot listen on %s port %d: %s", h->o.host, h->o.port, uv_strerror(e));
+    if (e < 0)
+        return pl_fail(err, PL_ERR_IO, "http: cannot listen on %s port %d: %s", h->o.host, h->o.port, uv_strerror(e));
     struct sockaddr_storage bound;
     int size = sizeof bound;
     if (uv_tcp_getsockname(&h->tcp, (struct sockaddr *)&bound, &size) == 0)
-        h->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port : ((struct sockaddr_in *)&bound)->sin_port);
+        h->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                    : ((struct sockaddr_in *)&bound)->sin_port);
     return PL_OK;
 }
 
@@ -534,8 +566,8 @@ static void on_listener_closed(uv_handle_t *handle)
     server_free_if_done(h);
 }
 
-pl_status pl_http_new(pl_http **out, pl_loop *loop, const pl_http_options *options, void (*handler)(void *, pl_http_exchange *),
-                      void *user, pl_error *err)
+pl_status pl_http_new(pl_http **out, pl_loop *loop, const pl_http_options *options,
+                      void (*handler)(void *, pl_http_exchange *), void *user, pl_error *err)
 {
     *out = NULL;
     if (!options->cert_file != !options->key_file)
@@ -592,10 +624,19 @@ void pl_http_close(pl_http *h, void (*done)(void *user), void *user)
     uv_close((uv_handle_t *)&h->tcp, on_listener_closed);
 }
 
-int pl_http_port(const pl_http *h) { return h->port; }
-bool pl_http_is_tls(const pl_http *h) { return h->tls != NULL; }
+int pl_http_port(const pl_http *h)
+{
+    return h->port;
+}
+bool pl_http_is_tls(const pl_http *h)
+{
+    return h->tls != NULL;
+}
 
-pl_str pl_http_method(const pl_http_exchange *x) { return pl_str_from(llhttp_method_name((llhttp_method_t)x->c->parser.method)); }
+pl_str pl_http_method(const pl_http_exchange *x)
+{
+    return pl_str_from(llhttp_method_name((llhttp_method_t)x->c->parser.method));
+}
 
 pl_str pl_http_path(const pl_http_exchange *x)
 {
@@ -618,9 +659,18 @@ pl_str pl_http_header(const pl_http_exchange *x, const char *name)
     return (pl_str){0};
 }
 
-pl_bytes pl_http_body(const pl_http_exchange *x) { return pl_buf_bytes(&x->body); }
-void pl_http_set_user(pl_http_exchange *x, void *user) { x->user = user; }
-void *pl_http_get_user(const pl_http_exchange *x) { return x->user; }
+pl_bytes pl_http_body(const pl_http_exchange *x)
+{
+    return pl_buf_bytes(&x->body);
+}
+void pl_http_set_user(pl_http_exchange *x, void *user)
+{
+    x->user = user;
+}
+void *pl_http_get_user(const pl_http_exchange *x)
+{
+    return x->user;
+}
 
 void pl_http_on_gone(pl_http_exchange *x, void (*gone)(pl_http_exchange *x, void *user), void *user)
 {

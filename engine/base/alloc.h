@@ -22,8 +22,14 @@ char *pl_strndup(const char *s, size_t n);
 char *pl_strdup(const char *s);
 
 /* a * b and a + b into *out; false when the result does not fit. */
-static inline int pl_mul_ok(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline int pl_add_ok(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline int pl_mul_ok(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline int pl_add_ok(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
 
 /* For tests: allocations since the process began; and from now on fail the n-th one (1 is the next,
  * 0 switches this off). */

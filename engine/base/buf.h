@@ -13,9 +13,19 @@ typedef struct pl_buf {
 } pl_buf;
 
 void pl_buf_fini(pl_buf *b); /* back to all zero, which is a valid empty buffer */
-static inline void pl_buf_reset(pl_buf *b) { b->size = 0; b->failed = false; }
-static inline pl_bytes pl_buf_bytes(const pl_buf *b) { return (pl_bytes){b->data, b->size}; }
-static inline pl_str pl_buf_str(const pl_buf *b) { return (pl_str){(const char *)b->data, b->size}; }
+static inline void pl_buf_reset(pl_buf *b)
+{
+    b->size = 0;
+    b->failed = false;
+}
+static inline pl_bytes pl_buf_bytes(const pl_buf *b)
+{
+    return (pl_bytes){b->data, b->size};
+}
+static inline pl_str pl_buf_str(const pl_buf *b)
+{
+    return (pl_str){(const char *)b->data, b->size};
+}
 
 /* Room for n more bytes; size is not changed. */
 PL_MUST_CHECK bool pl_buf_reserve(pl_buf *b, size_t n);

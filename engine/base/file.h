@@ -21,8 +21,9 @@ PL_MUST_CHECK pl_status pl_file_read(pl_buf *out, const char *path, size_t max, 
 /* Writes to a temporary name beside path, syncs, renames: path has the old bytes or the new ones. mode: 0600, 0644. */
 PL_MUST_CHECK pl_status pl_file_write(const char *path, pl_bytes data, unsigned mode, pl_error *err);
 
-/* The same in pieces: open, add as often as needed, commit. Until then path has the old bytes. abort gives up and removes the
- * temporary file; after a commit, or on a writer that is all zero, it does nothing. A commit that failed is followed by abort. */
+/* The same in pieces: open, add as often as needed, commit. Until then path has the old bytes. abort gives up and
+ * removes the temporary file; after a commit, or on a writer that is all zero, it does nothing. A commit that failed is
+ * followed by abort. */
 typedef struct pl_file_writer {
     int fd;
     char *path, *temp; /* NULL: not open */

@@ -1,19 +1,40 @@
-/* Every function reduces its argument to a small interval, evaluates a polynomial there by a chain of fma, and scales back.
- * The steps of pl_expf are the contract of the vector forms: changing one changes every result, and the numeric profile. */
+/* Every function reduces its argument to a small interval, evaluates a polynomial there by a chain of fma, and scales
+ * back. The steps of pl_expf are the contract of the vector forms: changing one changes every result, and the numeric
+ * profile. */
 #include "engine/base/fmath.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-static float f32_of(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
-static uint32_t bits_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-static double f64_of(uint64_t u) { double d; memcpy(&d, &u, 8); return d; }
-static uint64_t bits64_of(double d) { uint64_t u; memcpy(&u, &d, 8); return u; }
+static float f32_of(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static uint32_t bits_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static double f64_of(uint64_t u)
+{
+    double d;
+    memcpy(&d, &u, 8);
+    return d;
+}
+static uint64_t bits64_of(double d)
+{
+    uint64_t u;
+    memcpy(&u, &d, 8);
+    return u;
+}
 
-/* exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln 2 / 2. exp(r) = 1 + r + r^2 * q(r), q fitted by iterated least squares to a
- * relative error of 3e-9. 2^n is applied in two factors, so that it never overflows before the result does and a
- * subnormal result is rounded once. */
+/* exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln 2 / 2. exp(r) = 1 + r + r^2 * q(r), q fitted by iterated least
+ * squares to a relative error of 3e-9. 2^n is applied in two factors, so that it never overflows before the result does
+ * and a subnormal result is rounded once. */
 float pl_expf(float x)
 {
     x = x > 89.0f ? 89.0f : x;
@@ -36,7 +57,10 @@ float pl_expf(float x)
     return q * a * b;
 }
 
-float pl_siluf(float x) { return x / (1.0f + pl_expf(-x)); }
+float pl_siluf(float x)
+{
+    return x / (1.0f + pl_expf(-x));
+}
 
 /* 1/ln 2 and the two halves of ln 2: the first has 21 zero bits at its end, so that n * hi is exact. */
 #define LN2_HI 0x1.62e42feep-1
@@ -44,10 +68,20 @@ float pl_siluf(float x) { return x / (1.0f + pl_expf(-x)); }
 
 double pl_exp(double x)
 {
-    static const double c[] = {0x1.6124613a86d09p-33, 0x1.1eed8eff8d898p-29, 0x1.ae64567f544e4p-26, 0x1.27e4fb7789f5cp-22,
-                               0x1.71de3a556c734p-19, 0x1.a01a01a01a01ap-16, 0x1.a01a01a01a01ap-13, 0x1.6c16c16c16c17p-10,
-                               0x1.1111111111111p-7,  0x1.5555555555555p-5,  0x1.5555555555555p-3,  0x1p-1,
-                               0x1p+0,                0x1p+0}; /* 1/13! to 1/0! */
+    static const double c[] = {0x1.6124613a86d09p-33,
+                               0x1.1eed8eff8d898p-29,
+                               0x1.ae64567f544e4p-26,
+                               0x1.27e4fb7789f5cp-22,
+                               0x1.71de3a556c734p-19,
+                               0x1.a01a01a01a01ap-16,
+                               0x1.a01a01a01a01ap-13,
+                               0x1.6c16c16c16c17p-10,
+                               0x1.1111111111111p-7,
+                               0x1.5555555555555p-5,
+                               0x1.5555555555555p-3,
+                               0x1p-1,
+                               0x1p+0,
+                               0x1p+0}; /* 1/13! to 1/0! */
     if (x != x) return x;
     x = x > 710.0 ? 710.0 : x;
     x = x < -746.0 ? -746.0 : x;
@@ -61,7 +95,8 @@ double pl_exp(double x)
     return p * f64_of((uint64_t)(n1 + 1023) << 52) * f64_of((uint64_t)(n2 + 1023) << 52);
 }
 
-/* log(x) = e * ln 2 + log(m), m in [sqrt(1/2), sqrt(2)); log(m) = 2 * artanh(s), s = (m - 1) / (m + 1), by its series. */
+/* log(x) = e * ln 2 + log(m), m in [sqrt(1/2), sqrt(2)); log(m) = 2 * artanh(s), s = (m - 1) / (m + 1), by its series.
+ */
 double pl_ln(double x)
 {
     static const double c[] = {0x1.642c8590b2164p-4, 0x1.8618618618618p-4, 0x1.af286bca1af28p-4, 0x1.e1e1e1e1e1e1ep-4,
@@ -86,7 +121,10 @@ double pl_ln(double x)
     return fma((double)e, LN2_HI, small);
 }
 
-double pl_pow(double x, double y) { return pl_exp(y * pl_ln(x)); }
+double pl_pow(double x, double y)
+{
+    return pl_exp(y * pl_ln(x));
+}
 
 /* x = n * pi/2 + r + lo with pi/2 in three parts (Cody and Waite). For |x| < 2^30 the first step is exact. */
 static int reduce(double x, double *r, double *lo)
@@ -102,8 +140,9 @@ static int reduce(double x, double *r, double *lo)
 
 static double sin_poly(double r, double lo)
 {
-    static const double c[] = {0x1.952c77030ad4ap-49,  -0x1.ae7f3e733b81fp-41, 0x1.6124613a86d09p-33,  -0x1.ae64567f544e4p-26,
-                               0x1.71de3a556c734p-19, -0x1.a01a01a01a01ap-13, 0x1.1111111111111p-7, -0x1.5555555555555p-3};
+    static const double c[] = {0x1.952c77030ad4ap-49,  -0x1.ae7f3e733b81fp-41, 0x1.6124613a86d09p-33,
+                               -0x1.ae64567f544e4p-26, 0x1.71de3a556c734p-19,  -0x1.a01a01a01a01ap-13,
+                               0x1.1111111111111p-7,   -0x1.5555555555555p-3};
     double z = r * r, p = c[0]; /* 1/17! to -1/3! */
     for (int i = 1; i < 8; i++) p = fma(p, z, c[i]);
     return r + fma(r * z, p, fma(-0.5 * z, lo, lo));
@@ -111,8 +150,9 @@ static double sin_poly(double r, double lo)
 
 static double cos_poly(double r, double lo)
 {
-    static const double c[] = {-0x1.6827863b97d97p-53, 0x1.ae7f3e733b81fp-45, -0x1.93974a8c07c9dp-37, 0x1.1eed8eff8d898p-29,
-                               -0x1.27e4fb7789f5cp-22, 0x1.a01a01a01a01ap-16, -0x1.6c16c16c16c17p-10, 0x1.5555555555555p-5};
+    static const double c[] = {-0x1.6827863b97d97p-53, 0x1.ae7f3e733b81fp-45,  -0x1.93974a8c07c9dp-37,
+                               0x1.1eed8eff8d898p-29,  -0x1.27e4fb7789f5cp-22, 0x1.a01a01a01a01ap-16,
+                               -0x1.6c16c16c16c17p-10, 0x1.5555555555555p-5};
     double z = r * r, p = c[0]; /* -1/18! to 1/4! */
     for (int i = 1; i < 8; i++) p = fma(p, z, c[i]);
     double half = 0.5 * z, w = 1.0 - half; /* what 1 - half lost is put back: (1 - w) - half is exact */

@@ -6,9 +6,9 @@
 
 float pl_expf(float x); /* 0 below -103.97, infinity above 88.72, NaN stays NaN */
 double pl_exp(double x);
-double pl_ln(double x); /* x > 0 */
+double pl_ln(double x);            /* x > 0 */
 double pl_pow(double x, double y); /* x > 0: pl_exp(y * pl_ln(x)) */
-double pl_sin(double x); /* |x| < 2^30 */
+double pl_sin(double x);           /* |x| < 2^30 */
 double pl_cos(double x);
 float pl_siluf(float x); /* x / (1 + pl_expf(-x)) */
 float pl_tanhf(float x);

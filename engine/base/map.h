@@ -20,7 +20,10 @@ PL_MUST_CHECK bool pl_map_set(pl_map *m, pl_str key, uint64_t value);
 /* True and *value (NULL is allowed) when key is there. */
 bool pl_map_get(const pl_map *m, pl_str key, uint64_t *value);
 bool pl_map_remove(pl_map *m, pl_str key);
-static inline size_t pl_map_size(const pl_map *m) { return m->n; }
+static inline size_t pl_map_size(const pl_map *m)
+{
+    return m->n;
+}
 /* Walks in no order, and in another one each run (the seed is random), so nothing that must repeat may follow it.
  * Start with *at = 0; false at the end. Do not change the map meanwhile. */
 bool pl_map_next(const pl_map *m, size_t *at, pl_str *key, uint64_t *value);

@@ -5,10 +5,11 @@
  *
  * Waiting has three steps. Spinning reaches the next barrier in some hundred nanoseconds when the others run, and only
  * steals their time when they do not. So it is done only (1) while the threads of all jobs of this process have
- * processors enough (a pool without a job sleeps and counts for nothing), and (2) while it pays: a thread that spun its whole budget for nothing a few times in a row stops
- * spinning, for more and more waits, and then tries again. (2) is what notices other processes on the same processors,
- * which no count of our own threads can see. Next the thread yields once, and at last it sleeps on a futex.
- * Sleepers are counted, so that whoever ends the wait makes a system call only when somebody sleeps. */
+ * processors enough (a pool without a job sleeps and counts for nothing), and (2) while it pays: a thread that spun its
+ * whole budget for nothing a few times in a row stops spinning, for more and more waits, and then tries again. (2) is
+ * what notices other processes on the same processors, which no count of our own threads can see. Next the thread
+ * yields once, and at last it sleeps on a futex. Sleepers are counted, so that whoever ends the wait makes a system
+ * call only when somebody sleeps. */
 #include "engine/base/pool.h"
 
 #include <errno.h>
@@ -28,8 +29,9 @@
 #define CACHE_LINE  64
 #define THREADS_MAX 1024 /* above any machine of today; bounds what a typing error can start */
 #define BUDGET_NS   1000 /* per step of `poll`: 50 us at its default, about what a sleep and a wake cost together */
-#define MISSES_MAX  3 /* budgets spent in vain before spinning is put aside: one or two may be a page fault elsewhere  \
-                       */
+#define MISSES_MAX                                                                                                     \
+    3 /* budgets spent in vain before spinning is put aside: one or two may be a page fault elsewhere                  \
+       */
 #define REST_MIN        16 /* waits without spinning after that, doubled each time it was in vain again */
 #define REST_MAX        1024
 #define CHECKS_PER_LOOK 32 /* loads between two looks at the clock, which costs about as much as ten of them */

@@ -1,10 +1,9 @@
 /* A pool of long-lived threads that run one job at a time, all of them together.
  *
  * Waiting is polite: a thread spins for a short while only when every thread of every job in the process can
- * have a processor of its own; then it yields, then it sleeps on a futex. So five pools of two threads on two processors slow
- * down in proportion and do not collapse.
- * Threads: pl_pool_run is called by one thread at a time, which takes part as thread 0. Nested use is refused
- * by an assertion. */
+ * have a processor of its own; then it yields, then it sleeps on a futex. So five pools of two threads on two
+ * processors slow down in proportion and do not collapse. Threads: pl_pool_run is called by one thread at a time, which
+ * takes part as thread 0. Nested use is refused by an assertion. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,5 +29,6 @@ void pl_pool_run(pl_pool *p, void (*fn)(pl_team *team, int i_thread, int n_threa
 
 /* Inside a job: waits until all threads of the team are here. */
 void pl_team_barrier(pl_team *team);
-/* Inside a job: the next number from a counter that all threads share, from 0 on; reset to 0 by each barrier. For chunk stealing. */
+/* Inside a job: the next number from a counter that all threads share, from 0 on; reset to 0 by each barrier. For chunk
+ * stealing. */
 int64_t pl_team_next(pl_team *team);

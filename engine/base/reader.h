@@ -9,9 +9,18 @@ typedef struct pl_reader {
     bool bad;
 } pl_reader;
 
-static inline pl_reader pl_reader_of(pl_bytes b) { return (pl_reader){b.data, b.data, b.data + b.size, false}; }
-static inline size_t pl_reader_left(const pl_reader *r) { return r->bad ? 0 : (size_t)(r->end - r->at); }
-static inline size_t pl_reader_offset(const pl_reader *r) { return (size_t)(r->at - r->start); }
+static inline pl_reader pl_reader_of(pl_bytes b)
+{
+    return (pl_reader){b.data, b.data, b.data + b.size, false};
+}
+static inline size_t pl_reader_left(const pl_reader *r)
+{
+    return r->bad ? 0 : (size_t)(r->end - r->at);
+}
+static inline size_t pl_reader_offset(const pl_reader *r)
+{
+    return (size_t)(r->at - r->start);
+}
 
 /* The next n bytes, or NULL. */
 static inline const uint8_t *pl_read_bytes(pl_reader *r, size_t n)
@@ -24,7 +33,23 @@ static inline const uint8_t *pl_read_bytes(pl_reader *r, size_t n)
     r->at += n;
     return p;
 }
-static inline uint8_t pl_read_u8(pl_reader *r) { const uint8_t *p = pl_read_bytes(r, 1); return p ? *p : 0; }
-static inline uint16_t pl_read_u16(pl_reader *r) { const uint8_t *p = pl_read_bytes(r, 2); return p ? pl_get_u16(p) : 0; }
-static inline uint32_t pl_read_u32(pl_reader *r) { const uint8_t *p = pl_read_bytes(r, 4); return p ? pl_get_u32(p) : 0; }
-static inline uint64_t pl_read_u64(pl_reader *r) { const uint8_t *p = pl_read_bytes(r, 8); return p ? pl_get_u64(p) : 0; }
+static inline uint8_t pl_read_u8(pl_reader *r)
+{
+    const uint8_t *p = pl_read_bytes(r, 1);
+    return p ? *p : 0;
+}
+static inline uint16_t pl_read_u16(pl_reader *r)
+{
+    const uint8_t *p = pl_read_bytes(r, 2);
+    return p ? pl_get_u16(p) : 0;
+}
+static inline uint32_t pl_read_u32(pl_reader *r)
+{
+    const uint8_t *p = pl_read_bytes(r, 4);
+    return p ? pl_get_u32(p) : 0;
+}
+static inline uint64_t pl_read_u64(pl_reader *r)
+{
+    const uint8_t *p = pl_read_bytes(r, 8);
+    return p ? pl_get_u64(p) : 0;
+}

@@ -4,7 +4,9 @@
 
 #include <stdint.h>
 
-typedef struct pl_rng { uint64_t s[4]; } pl_rng;
+typedef struct pl_rng {
+    uint64_t s[4];
+} pl_rng;
 
 void pl_rng_seed(pl_rng *r, uint64_t seed);
 uint64_t pl_rng_u64(pl_rng *r);

@@ -1,9 +1,9 @@
 #include "engine/base/status.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <stdbool.h>
 #include <string.h>
 
 static const struct {
@@ -27,11 +27,23 @@ static const struct {
     [PL_ERR_INTERNAL] = {"internal", 70, 500},
 };
 
-static bool known(pl_status s) { return (unsigned)s < PL_STATUS_COUNT; }
+static bool known(pl_status s)
+{
+    return (unsigned)s < PL_STATUS_COUNT;
+}
 
-const char *pl_status_name(pl_status s) { return known(s) ? kinds[s].name : "unknown"; }
-int pl_status_exit_code(pl_status s) { return known(s) ? kinds[s].exit_code : 70; }
-int pl_status_http(pl_status s) { return known(s) ? kinds[s].http : 500; }
+const char *pl_status_name(pl_status s)
+{
+    return known(s) ? kinds[s].name : "unknown";
+}
+int pl_status_exit_code(pl_status s)
+{
+    return known(s) ? kinds[s].exit_code : 70;
+}
+int pl_status_http(pl_status s)
+{
+    return known(s) ? kinds[s].http : 500;
+}
 
 pl_status pl_fail(pl_error *err, pl_status s, const char *fmt, ...)
 {

@@ -7,25 +7,25 @@
 
 #include <stddef.h>
 
-#define PL_MUST_CHECK __attribute__((warn_unused_result))
+#define PL_MUST_CHECK              __attribute__((warn_unused_result))
 #define PL_PRINTF(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
 
 /* The kinds name who has to act. The numbers go over the wire and never change. */
 typedef enum pl_status {
     PL_OK = 0,
-    PL_ERR_INVALID = 1,      /* the caller or user asked for something impossible */
-    PL_ERR_FORMAT = 2,       /* a file or a peer broke its format */
-    PL_ERR_UNSUPPORTED = 3,  /* well formed, but not known to this build */
+    PL_ERR_INVALID = 1,     /* the caller or user asked for something impossible */
+    PL_ERR_FORMAT = 2,      /* a file or a peer broke its format */
+    PL_ERR_UNSUPPORTED = 3, /* well formed, but not known to this build */
     PL_ERR_NOT_FOUND = 4,
     PL_ERR_NO_MEMORY = 5,
-    PL_ERR_BUDGET = 6,       /* the plan does not fit */
+    PL_ERR_BUDGET = 6, /* the plan does not fit */
     PL_ERR_IO = 7,
-    PL_ERR_CLOSED = 8,       /* the other end is gone */
+    PL_ERR_CLOSED = 8, /* the other end is gone */
     PL_ERR_TIMEOUT = 9,
     PL_ERR_AUTH = 10,
-    PL_ERR_STALE = 11,       /* of an older epoch */
+    PL_ERR_STALE = 11, /* of an older epoch */
     PL_ERR_CANCELLED = 12,
-    PL_ERR_INTERNAL = 13,    /* our own bug */
+    PL_ERR_INTERNAL = 13, /* our own bug */
     PL_STATUS_COUNT
 } pl_status;
 

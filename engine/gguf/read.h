@@ -13,8 +13,20 @@
 typedef struct pl_gguf pl_gguf;
 
 typedef enum pl_gguf_kind { /* the numbers are the file's */
-    PL_GGUF_U8, PL_GGUF_I8, PL_GGUF_U16, PL_GGUF_I16, PL_GGUF_U32, PL_GGUF_I32, PL_GGUF_F32,
-    PL_GGUF_BOOL, PL_GGUF_STRING, PL_GGUF_ARRAY, PL_GGUF_U64, PL_GGUF_I64, PL_GGUF_F64, PL_GGUF_KIND_COUNT
+                            PL_GGUF_U8,
+                            PL_GGUF_I8,
+                            PL_GGUF_U16,
+                            PL_GGUF_I16,
+                            PL_GGUF_U32,
+                            PL_GGUF_I32,
+                            PL_GGUF_F32,
+                            PL_GGUF_BOOL,
+                            PL_GGUF_STRING,
+                            PL_GGUF_ARRAY,
+                            PL_GGUF_U64,
+                            PL_GGUF_I64,
+                            PL_GGUF_F64,
+                            PL_GGUF_KIND_COUNT
 } pl_gguf_kind;
 
 /* "u32", "string"; "?" for what is no kind. */
@@ -23,21 +35,21 @@ const char *pl_gguf_kind_name(pl_gguf_kind kind);
 /* One metadata entry, or one element of an array. */
 typedef struct pl_gguf_value {
     pl_gguf_kind kind;
-    pl_gguf_kind elem;   /* of an array */
-    uint64_t n;          /* elements of an array */
-    pl_bytes raw;        /* the value's bytes: the number, the text, or the array's elements as they stand in the file */
-    bool len32;          /* of a version 1 file: lengths inside raw have 32 bits instead of 64 */
+    pl_gguf_kind elem; /* of an array */
+    uint64_t n;        /* elements of an array */
+    pl_bytes raw;      /* the value's bytes: the number, the text, or the array's elements as they stand in the file */
+    bool len32;        /* of a version 1 file: lengths inside raw have 32 bits instead of 64 */
 } pl_gguf_value;
 
 typedef struct pl_gguf_tensor {
     pl_str name;
     pl_type type;
     int32_t n_dims;
-    int64_t ne[4];       /* elements per dimension, ones behind n_dims */
-    uint64_t size;       /* bytes */
-    uint64_t offset;     /* of the data in its part's file */
-    int32_t part;        /* which file of a split, from 0 */
-    const void *data;    /* in the map; NULL when only the header was opened */
+    int64_t ne[4];    /* elements per dimension, ones behind n_dims */
+    uint64_t size;    /* bytes */
+    uint64_t offset;  /* of the data in its part's file */
+    int32_t part;     /* which file of a split, from 0 */
+    const void *data; /* in the map; NULL when only the header was opened */
 } pl_gguf_tensor;
 
 /* Opens and validates the file at path, with all parts of a split (opened from its first part).
@@ -70,8 +82,10 @@ bool pl_gguf_find(const pl_gguf *g, const char *key, pl_gguf_value *out);
 
 /* Typed reads. Each gives false when the key is absent; a key of another kind, or a number that does not fit,
  * is PL_ERR_FORMAT in err with status set (the get_* return a status for that reason): PL_OK and *found. */
-PL_MUST_CHECK pl_status pl_gguf_get_u32(const pl_gguf *g, const char *key, uint32_t *out, bool *found, pl_error *err); /* any integer kind that fits */
-PL_MUST_CHECK pl_status pl_gguf_get_f32(const pl_gguf *g, const char *key, float *out, bool *found, pl_error *err);    /* f32, f64 or an integer */
+PL_MUST_CHECK pl_status pl_gguf_get_u32(const pl_gguf *g, const char *key, uint32_t *out, bool *found,
+                                        pl_error *err); /* any integer kind that fits */
+PL_MUST_CHECK pl_status pl_gguf_get_f32(const pl_gguf *g, const char *key, float *out, bool *found,
+                                        pl_error *err); /* f32, f64 or an integer */
 PL_MUST_CHECK pl_status pl_gguf_get_bool(const pl_gguf *g, const char *key, bool *out, bool *found, pl_error *err);
 PL_MUST_CHECK pl_status pl_gguf_get_str(const pl_gguf *g, const char *key, pl_str *out, bool *found, pl_error *err);
 

@@ -1,4 +1,5 @@
-/* Writes GGUF version 3 files: for tests, for benchmarks' synthetic models, and for the header that a coordinator sends. */
+/* Writes GGUF version 3 files: for tests, for benchmarks' synthetic models, and for the header that a coordinator
+ * sends. */
 #pragma once
 
 #include "engine/base/buf.h"
@@ -20,11 +21,13 @@ bool pl_gguf_add_i32s(pl_gguf_writer *w, const char *key, const int32_t *v, size
 bool pl_gguf_add_f32s(pl_gguf_writer *w, const char *key, const float *v, size_t n);
 /* Any value as it stands in another file. */
 bool pl_gguf_add_value(pl_gguf_writer *w, pl_str key, const pl_gguf_value *v);
-bool pl_gguf_add_tensor(pl_gguf_writer *w, const char *name, pl_type type, int n_dims, const int64_t *ne, const void *data);
+bool pl_gguf_add_tensor(pl_gguf_writer *w, const char *name, pl_type type, int n_dims, const int64_t *ne,
+                        const void *data);
 
 /* The whole file into out, or to path (streamed: data is not copied). */
 PL_MUST_CHECK pl_status pl_gguf_write(const pl_gguf_writer *w, pl_buf *out, pl_error *err);
 PL_MUST_CHECK pl_status pl_gguf_write_file(const pl_gguf_writer *w, const char *path, pl_error *err);
 
-/* The header of g with all tensors of all parts in one list (sizes and types as in g, offsets new), for pl_gguf_open_bytes(header_only). */
+/* The header of g with all tensors of all parts in one list (sizes and types as in g, offsets new), for
+ * pl_gguf_open_bytes(header_only). */
 PL_MUST_CHECK pl_status pl_gguf_header_write(const pl_gguf *g, pl_buf *out, pl_error *err);

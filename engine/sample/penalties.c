@@ -2,7 +2,8 @@
 
 #include "engine/sample/sample_impl.h"
 
-void pl_penalize_repeats(float *logits, int32_t n, float penalty, const int32_t *tokens, int32_t n_tokens, uint32_t *seen, uint32_t mark)
+void pl_penalize_repeats(float *logits, int32_t n, float penalty, const int32_t *tokens, int32_t n_tokens,
+                         uint32_t *seen, uint32_t mark)
 {
     for (int32_t i = 0; i < n_tokens; i++) {
         int32_t t = tokens[i];

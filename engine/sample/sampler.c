@@ -11,27 +11,39 @@
 
 struct pl_sampler {
     int32_t n;
-    float *logits;              /* [n] */
-    pl_candidate *a, *b;        /* [n] each */
-    uint32_t *seen, mark;       /* [n] for pl_penalize_repeats */
+    float *logits;        /* [n] */
+    pl_candidate *a, *b;  /* [n] each */
+    uint32_t *seen, mark; /* [n] for pl_penalize_repeats */
 };
 
 pl_sample_params pl_sample_defaults(void)
 {
-    return (pl_sample_params){.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f, .repeat_last_n = 64, .n_logprobs = -1};
+    return (pl_sample_params){.temperature = 0.8f,
+                              .top_k = 40,
+                              .top_p = 0.95f,
+                              .min_p = 0.05f,
+                              .repeat_penalty = 1.0f,
+                              .repeat_last_n = 64,
+                              .n_logprobs = -1};
 }
 
 pl_status pl_sample_check(const pl_sample_params *p, pl_error *err)
 {
     /* Written so that NaN fails each of them. */
-    if (!(p->temperature >= 0 && p->temperature <= FLT_MAX)) return pl_fail(err, PL_ERR_INVALID, "temperature %g is not a number of at least 0", (double)p->temperature);
+    if (!(p->temperature >= 0 && p->temperature <= FLT_MAX))
+        return pl_fail(err, PL_ERR_INVALID, "temperature %g is not a number of at least 0", (double)p->temperature);
     if (p->top_k < 0) return pl_fail(err, PL_ERR_INVALID, "top_k %d is less than 0", (int)p->top_k);
-    if (!(p->top_p >= 0 && p->top_p <= 1)) return pl_fail(err, PL_ERR_INVALID, "top_p %g is not between 0 and 1", (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1)) return pl_fail(err, PL_ERR_INVALID, "min_p %g is not between 0 and 1", (double)p->min_p);
-    if (!(p->repeat_penalty > 0 && p->repeat_penalty <= FLT_MAX)) return pl_fail(err, PL_ERR_INVALID, "repeat_penalty %g is not above 0", (double)p->repeat_penalty);
-    if (p->repeat_last_n < -1) return pl_fail(err, PL_ERR_INVALID, "repeat_last_n %d is less than -1", (int)p->repeat_last_n);
+    if (!(p->top_p >= 0 && p->top_p <= 1))
+        return pl_fail(err, PL_ERR_INVALID, "top_p %g is not between 0 and 1", (double)p->top_p);
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return pl_fail(err, PL_ERR_INVALID, "min_p %g is not between 0 and 1", (double)p->min_p);
+    if (!(p->repeat_penalty > 0 && p->repeat_penalty <= FLT_MAX))
+        return pl_fail(err, PL_ERR_INVALID, "repeat_penalty %g is not above 0", (double)p->repeat_penalty);
+    if (p->repeat_last_n < -1)
+        return pl_fail(err, PL_ERR_INVALID, "repeat_last_n %d is less than -1", (int)p->repeat_last_n);
     if (p->n_logprobs < -1 || p->n_logprobs > PL_LOGPROBS_MAX)
-        return pl_fail(err, PL_ERR_INVALID, "n_logprobs %d is not between -1 and %d", (int)p->n_logprobs, PL_LOGPROBS_MAX);
+        return pl_fail(err, PL_ERR_INVALID, "n_logprobs %d is not between -1 and %d", (int)p->n_logprobs,
+                       PL_LOGPROBS_MAX);
     return PL_OK;
 }
 
@@ -145,8 +157,8 @@ static int32_t pick(pl_sampler *s, const pl_sample_params *p, int64_t pos, uint3
     return draw(c, n, max, p->temperature, pl_draw(p->seed, choice, (uint64_t)pos));
 }
 
-void pl_sampler_pick(pl_sampler *s, const pl_sample_params *p, const float *logits, const int32_t *history, int32_t n_history,
-                     int64_t pos, uint32_t choice, pl_sampled *out)
+void pl_sampler_pick(pl_sampler *s, const pl_sample_params *p, const float *logits, const int32_t *history,
+                     int32_t n_history, int64_t pos, uint32_t choice, pl_sampled *out)
 {
     bool wanted = p->n_logprobs >= 0;
     double shift = 0;

@@ -1,5 +1,5 @@
-/* Which tokens stay in the draw. Heaps, because a full sort of 150,000 candidates costs more than the model's last layer
- * of a small model, and because the order is total, so the result does not depend on the algorithm. */
+/* Which tokens stay in the draw. Heaps, because a full sort of 150,000 candidates costs more than the model's last
+ * layer of a small model, and because the order is total, so the result does not depend on the algorithm. */
 #include "engine/base/fmath.h"
 #include "engine/sample/sample_impl.h"
 

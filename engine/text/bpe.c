@@ -1,7 +1,8 @@
-/* Byte-level BPE (GGUF model "gpt2"): words of bytes, in which neighbours are joined in the order of the list of merges.
+/* Byte-level BPE (GGUF model "gpt2"): words of bytes, in which neighbours are joined in the order of the list of
+ * merges.
  *
- * The file writes bytes in a visible alphabet of 256 characters (GPT-2's); here everything is bytes again. Merges work on symbols:
- * ids of tokens, and ids behind them for strings that a merge makes or takes although they are no token. */
+ * The file writes bytes in a visible alphabet of 256 characters (GPT-2's); here everything is bytes again. Merges work
+ * on symbols: ids of tokens, and ids behind them for strings that a merge makes or takes although they are no token. */
 #include <inttypes.h>
 
 #include "engine/base/alloc.h"
@@ -95,7 +96,8 @@ static pl_status load_merges(pl_bpe *b, pl_map *symbols, const pl_gguf_value *me
     for (uint32_t rank = 0; pl_gguf_next_str(merges, &at, &text); rank++) {
         const char *gap = text.size > 2 ? memchr(text.data + 1, ' ', text.size - 2) : NULL;
         if (!gap) {
-            s = pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.merges[%u] is not two words: \"%.*s\"", rank, text.size > 64 ? 64 : (int)text.size, text.data);
+            s = pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.merges[%u] is not two words: \"%.*s\"", rank,
+                        text.size > 64 ? 64 : (int)text.size, text.data);
             goto done;
         }
         pl_buf_reset(&bytes);
@@ -142,8 +144,10 @@ pl_status pl_bpe_new(pl_bpe **out, const pl_vocab *v, pl_str pre, const pl_gguf_
         }
     }
     if ((s = load_merges(b, &symbols, merges, err)) != PL_OK) goto fail;
-    if (pl_pretok_ignore_merges(b->pretok)) b->whole = symbols;
-    else pl_map_fini(&symbols);
+    if (pl_pretok_ignore_merges(b->pretok))
+        b->whole = symbols;
+    else
+        pl_map_fini(&symbols);
     *out = b;
     return PL_OK;
 fail:
@@ -161,7 +165,10 @@ void pl_bpe_free(pl_bpe *b)
     pl_free(b);
 }
 
-const pl_pretok *pl_bpe_pretok(const pl_bpe *b) { return b->pretok; }
+const pl_pretok *pl_bpe_pretok(const pl_bpe *b)
+{
+    return b->pretok;
+}
 
 static bool bpe_pair(const void *user, const pl_symbol *x, const pl_symbol *y, int32_t *id, uint32_t *priority)
 {
@@ -174,8 +181,9 @@ static bool bpe_pair(const void *user, const pl_symbol *x, const pl_symbol *y, i
 static bool emit(const pl_bpe *b, const char *text, const pl_symbol *s, pl_buf *out)
 {
     if (s->id < b->n_tokens) return pl_buf_add(out, &s->id, sizeof s->id);
-    /* A string that is no token is written byte by byte. A byte that is no token is left out, as in the models' own tokenizers: SmolLM2
-     * has none for some control characters, and its "unknown" is <|endoftext|>, which would end the text. */
+    /* A string that is no token is written byte by byte. A byte that is no token is left out, as in the models' own
+     * tokenizers: SmolLM2 has none for some control characters, and its "unknown" is <|endoftext|>, which would end the
+     * text. */
     for (uint32_t i = 0; i < s->size; i++) {
         int32_t id = b->byte_symbol[(uint8_t)text[s->at + i]];
         if (id < b->n_tokens && !pl_buf_add(out, &id, sizeof id)) return false;
@@ -211,10 +219,12 @@ pl_status pl_bpe_encode(const pl_bpe *b, pl_text_work *w, pl_str text, pl_buf *o
         pl_str part = {text.data, n}, ends;
         if (n > 0 && pl_pretok_nfc(b->pretok)) {
             pl_buf_reset(&w->text);
-            if (!pl_text_nfc(part, &w->text)) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to normalize %zu bytes", n);
+            if (!pl_text_nfc(part, &w->text))
+                return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to normalize %zu bytes", n);
             part = pl_buf_str(&w->text);
         }
-        if (part.size > INT32_MAX) return pl_fail(err, PL_ERR_INVALID, "a text of %zu bytes is too long to tokenize", part.size);
+        if (part.size > INT32_MAX)
+            return pl_fail(err, PL_ERR_INVALID, "a text of %zu bytes is too long to tokenize", part.size);
         bool ok = true;
         if ((s = pl_pretok_split(b->pretok, w, part, &ends, err)) != PL_OK) return s;
         for (size_t i = 0, from = 0; ok && i + 4 <= ends.size; i += 4) {

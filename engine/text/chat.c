@@ -31,7 +31,10 @@ fail:
     return s;
 }
 
-static pl_str token_text(const pl_vocab *v, int32_t token) { return token >= 0 ? pl_vocab_text(v, token) : (pl_str){"", 0}; }
+static pl_str token_text(const pl_vocab *v, int32_t token)
+{
+    return token >= 0 ? pl_vocab_text(v, token) : (pl_str){"", 0};
+}
 
 pl_status pl_chat_open_gguf(pl_chat **out, const pl_gguf *g, const pl_vocab *v, pl_error *err)
 {
@@ -53,10 +56,12 @@ void pl_chat_close(pl_chat *c)
     pl_free(c);
 }
 
-pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_json *extra, bool add_generation_prompt, pl_buf *out, pl_error *err)
+pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_json *extra, bool add_generation_prompt,
+                         pl_buf *out, pl_error *err)
 {
     if (pl_json_type(messages) != PL_JSON_ARRAY) return pl_fail(err, PL_ERR_INVALID, "messages is not an array");
-    if (extra && pl_json_type(extra) != PL_JSON_OBJECT) return pl_fail(err, PL_ERR_INVALID, "the template's variables are not an object");
+    if (extra && pl_json_type(extra) != PL_JSON_OBJECT)
+        return pl_fail(err, PL_ERR_INVALID, "the template's variables are not an object");
     pl_json *vars = pl_json_object();
     if (!vars) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to render a chat");
     /* Values are shared by reference, which the caller's trees allow: nothing here changes them. */
@@ -73,7 +78,8 @@ pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_jso
     ok = ok && pl_json_set(vars, "add_generation_prompt", pl_json_bool(add_generation_prompt));
     ok = ok && pl_json_set(vars, "bos_token", pl_json_string((pl_str){c->bos, c->bos_size}));
     ok = ok && pl_json_set(vars, "eos_token", pl_json_string((pl_str){c->eos, c->eos_size}));
-    pl_status s = ok ? pl_jinja_render(c->template, vars, NULL, out, err) : pl_fail(err, PL_ERR_NO_MEMORY, "no memory to render a chat");
+    pl_status s = ok ? pl_jinja_render(c->template, vars, NULL, out, err)
+                     : pl_fail(err, PL_ERR_NO_MEMORY, "no memory to render a chat");
     pl_json_free(vars);
     return s == PL_OK ? s : pl_note(err, s, "the chat template");
 }

@@ -15,7 +15,8 @@ PL_MUST_CHECK pl_status pl_chat_open(pl_chat **out, pl_str template_text, pl_str
 PL_MUST_CHECK pl_status pl_chat_open_gguf(pl_chat **out, const pl_gguf *g, const pl_vocab *v, pl_error *err);
 void pl_chat_close(pl_chat *c);
 
-/* Appends the prompt. messages: array of objects with role and content, as in the OpenAI API. extra: an object whose members become
- * variables of the template (tools, documents, …), NULL for none. Bounded in steps, depth and output.
+/* Appends the prompt. messages: array of objects with role and content, as in the OpenAI API. extra: an object whose
+ * members become variables of the template (tools, documents, …), NULL for none. Bounded in steps, depth and output.
  * PL_ERR_INVALID: the template refused the messages (raise_exception), with its words. */
-PL_MUST_CHECK pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_json *extra, bool add_generation_prompt, pl_buf *out, pl_error *err);
+PL_MUST_CHECK pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_json *extra,
+                                       bool add_generation_prompt, pl_buf *out, pl_error *err);

@@ -1,4 +1,5 @@
-/* Filters, tests, methods and functions, each in a table by its name. What mutates is not allowed, as in jinja2's immutable sandbox. */
+/* Filters, tests, methods and functions, each in a table by its name. What mutates is not allowed, as in jinja2's
+ * immutable sandbox. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,15 +22,27 @@ static pl_jvalue arg(const pl_jcall *c, size_t i, const char *name)
     return missing;
 }
 
-static bool given(pl_jvalue v) { return v.kind != PL_JV_MISSING; }
-static bool absent(pl_jvalue v) { return v.kind == PL_JV_MISSING || v.kind == PL_JV_NONE; }
+static bool given(pl_jvalue v)
+{
+    return v.kind != PL_JV_MISSING;
+}
+static bool absent(pl_jvalue v)
+{
+    return v.kind == PL_JV_MISSING || v.kind == PL_JV_NONE;
+}
 static pl_jvalue wrong(pl_jeval *e, const char *what, pl_jvalue v)
 {
     if (v.kind == PL_JV_UNDEFINED) return pl_jfail(e, PL_ERR_INVALID, "%.*s", PL_STR_ARG(v.u.s));
     return pl_jfail(e, PL_ERR_INVALID, "%s does not take a %s", what, pl_jv_type(v));
 }
-static int64_t int_or(pl_jvalue v, int64_t otherwise) { return v.kind == PL_JV_INT ? v.u.i : v.kind == PL_JV_BOOL ? v.u.b : otherwise; }
-static pl_str str_or(pl_jvalue v, const char *otherwise) { return v.kind == PL_JV_STRING ? v.u.s : pl_str_from(otherwise); }
+static int64_t int_or(pl_jvalue v, int64_t otherwise)
+{
+    return v.kind == PL_JV_INT ? v.u.i : v.kind == PL_JV_BOOL ? v.u.b : otherwise;
+}
+static pl_str str_or(pl_jvalue v, const char *otherwise)
+{
+    return v.kind == PL_JV_STRING ? v.u.s : pl_str_from(otherwise);
+}
 
 /* ---- strings ---- */
 
@@ -54,10 +67,17 @@ static bool is_letter(int32_t c)
     utf8proc_category_t k = utf8proc_category(c);
     return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
-static bool is_upper(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_LU; }
-static bool is_lower(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_LL; }
+static bool is_upper(int32_t c)
+{
+    return utf8proc_category(c) == UTF8PROC_CATEGORY_LU;
+}
+static bool is_lower(int32_t c)
+{
+    return utf8proc_category(c) == UTF8PROC_CATEGORY_LL;
+}
 
-/* filter_title: words begin behind a space or an opening mark only, as jinja2's filter has it; Python's method begins one behind any non-letter. */
+/* filter_title: words begin behind a space or an opening mark only, as jinja2's filter has it; Python's method begins
+ * one behind any non-letter. */
 static pl_jvalue cased(pl_jeval *e, pl_str s, casing how, bool filter_title)
 {
     pl_buf b = {0};
@@ -67,11 +87,19 @@ static pl_jvalue cased(pl_jeval *e, pl_str s, casing how, bool filter_title)
         int32_t c;
         i += char_at(s, i, &c);
         bool up = how == UPPER || ((how == CAPITALIZE || how == TITLE) && start) || (how == SWAP && is_lower(c));
-        if (up && c == 0xdf) pl_buf_add(&b, how == UPPER || how == SWAP ? "SS" : "Ss", 2); /* the only common letter whose upper case is two */
-        else put_char(&b, up ? (how == UPPER || how == SWAP ? utf8proc_toupper(c) : utf8proc_totitle(c)) : utf8proc_tolower(c));
-        if (how == CAPITALIZE) start = false;
-        else if (filter_title) start = c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || pl_jinja_space_at((pl_str){s.data + i - 1, 1}) > 0;
-        else start = !is_letter(c);
+        if (up && c == 0xdf)
+            pl_buf_add(&b, how == UPPER || how == SWAP ? "SS" : "Ss",
+                       2); /* the only common letter whose upper case is two */
+        else
+            put_char(&b, up ? (how == UPPER || how == SWAP ? utf8proc_toupper(c) : utf8proc_totitle(c))
+                            : utf8proc_tolower(c));
+        if (how == CAPITALIZE)
+            start = false;
+        else if (filter_title)
+            start = c == '-' || c == '(' || c == '{' || c == '[' || c == '<' ||
+                    pl_jinja_space_at((pl_str){s.data + i - 1, 1}) > 0;
+        else
+            start = !is_letter(c);
     }
     return pl_jv_take(e, &b);
 }
@@ -113,7 +141,10 @@ static pl_jvalue strip(pl_jeval *e, pl_str s, pl_jvalue chars, bool left, bool r
     return pl_jv_borrow(s);
 }
 
-static const char *find(pl_str s, pl_str what) { return what.size == 0 ? s.data : s.size < what.size ? NULL : memmem(s.data, s.size, what.data, what.size); }
+static const char *find(pl_str s, pl_str what)
+{
+    return what.size == 0 ? s.data : s.size < what.size ? NULL : memmem(s.data, s.size, what.data, what.size);
+}
 static const char *find_last(pl_str s, pl_str what)
 {
     for (size_t i = s.size < what.size ? 0 : s.size - what.size + 1; i > 0; i--) {
@@ -124,7 +155,8 @@ static const char *find_last(pl_str s, pl_str what)
 
 static pl_jvalue replace(pl_jeval *e, pl_str s, pl_jvalue from, pl_jvalue to, pl_jvalue count)
 {
-    if (from.kind != PL_JV_STRING || to.kind != PL_JV_STRING) return wrong(e, "replace", from.kind != PL_JV_STRING ? from : to);
+    if (from.kind != PL_JV_STRING || to.kind != PL_JV_STRING)
+        return wrong(e, "replace", from.kind != PL_JV_STRING ? from : to);
     int64_t left = absent(count) ? -1 : int_or(count, -1);
     pl_buf b = {0};
     while (left != 0 && pl_jstep(e, 1 + to.u.s.size / 64)) {
@@ -155,9 +187,7 @@ static pl_jvalue split(pl_jeval *e, pl_str s, pl_jvalue sep, pl_jvalue max, bool
     pl_jvalue out = pl_jv_sequence(e, PL_JV_LIST);
     if (!absent(sep) && (sep.kind != PL_JV_STRING || sep.u.s.size == 0)) return wrong(e, "split", sep);
     pl_jstep(e, s.size / 64);
-    if (absent(sep)) {
-        s = strip(e, s, missing, !from_right || left < 0, from_right || left < 0).u.s;
-    }
+    if (absent(sep)) { s = strip(e, s, missing, !from_right || left < 0, from_right || left < 0).u.s; }
     if (from_right && left >= 0) {
         /* From the right, then turned around. */
         pl_jvalue back = pl_jv_sequence(e, PL_JV_LIST);
@@ -177,7 +207,8 @@ static pl_jvalue split(pl_jeval *e, pl_str s, pl_jvalue sep, pl_jvalue max, bool
             if (absent(sep)) s = strip(e, s, missing, false, true).u.s;
         }
         if (!absent(sep) || s.size) pl_jv_push(e, out, pl_jv_borrow(s));
-        for (size_t i = back.kind == PL_JV_LIST ? back.u.list->n : 0; i > 0; i--) pl_jv_push(e, out, back.u.list->at[i - 1]);
+        for (size_t i = back.kind == PL_JV_LIST ? back.u.list->n : 0; i > 0; i--)
+            pl_jv_push(e, out, back.u.list->at[i - 1]);
         return out;
     }
     while (left != 0 && e->status == PL_OK) {
@@ -208,7 +239,8 @@ static pl_jvalue splitlines(pl_jeval *e, pl_str s, bool keep)
     for (size_t i = 0; i < s.size && e->status == PL_OK;) {
         int32_t c;
         size_t n = char_at(s, i, &c);
-        bool line = c == '\n' || c == '\r' || c == '\v' || c == '\f' || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
+        bool line = c == '\n' || c == '\r' || c == '\v' || c == '\f' || (c >= 0x1c && c <= 0x1e) || c == 0x85 ||
+                    c == 0x2028 || c == 0x2029;
         if (!line) {
             i += n;
             continue;
@@ -261,9 +293,14 @@ static pl_jvalue is_all(pl_str s, wording w)
         int32_t c;
         size_t n = char_at(s, i, &c);
         utf8proc_category_t k = utf8proc_category(c);
-        bool number = k == UTF8PROC_CATEGORY_ND || (w == ALNUM && (k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO));
-        bool ok = w == ALPHA ? is_letter(c) : w == DIGIT ? number : w == ALNUM ? is_letter(c) || number
-                : w == SPACE_ONLY ? pl_jinja_space_at((pl_str){s.data + i, n}) > 0 : w == UPPER_ONLY ? !is_lower(c) : !is_upper(c);
+        bool number =
+            k == UTF8PROC_CATEGORY_ND || (w == ALNUM && (k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO));
+        bool ok = w == ALPHA        ? is_letter(c)
+                  : w == DIGIT      ? number
+                  : w == ALNUM      ? is_letter(c) || number
+                  : w == SPACE_ONLY ? pl_jinja_space_at((pl_str){s.data + i, n}) > 0
+                  : w == UPPER_ONLY ? !is_lower(c)
+                                    : !is_upper(c);
         if (!ok) return pl_jv_bool(false);
         some = some || w <= SPACE_ONLY || is_upper(c) || is_lower(c);
         i += n;
@@ -291,7 +328,8 @@ static pl_jvalue format_method(pl_jeval *e, pl_str s, const pl_jcall *c)
     size_t next = 0;
     for (size_t i = 0; i < s.size && e->status == PL_OK; i++) {
         char x = s.data[i];
-        if ((x == '{' || x == '}') && i + 1 < s.size && s.data[i + 1] == x) i++;
+        if ((x == '{' || x == '}') && i + 1 < s.size && s.data[i + 1] == x)
+            i++;
         else if (x == '{') {
             const char *close = memchr(s.data + i, '}', s.size - i);
             if (!close) {
@@ -307,9 +345,12 @@ static pl_jvalue format_method(pl_jeval *e, pl_str s, const pl_jcall *c)
             pl_jvalue v = missing;
             char name[64];
             snprintf(name, sizeof name, "%.*s", PL_STR_ARG(field));
-            if (field.size == 0) v = arg(c, next++, "");
-            else if (name[0] >= '0' && name[0] <= '9') v = arg(c, (size_t)atoi(name), "");
-            else v = arg(c, SIZE_MAX, name);
+            if (field.size == 0)
+                v = arg(c, next++, "");
+            else if (name[0] >= '0' && name[0] <= '9')
+                v = arg(c, (size_t)atoi(name), "");
+            else
+                v = arg(c, SIZE_MAX, name);
             if (!given(v)) {
                 pl_jfail(e, PL_ERR_INVALID, "the format does not fit its arguments");
                 break;
@@ -320,7 +361,11 @@ static pl_jvalue format_method(pl_jeval *e, pl_str s, const pl_jcall *c)
                 char percent[40], last = spec.data[spec.size - 1];
                 bool typed = strchr("dfeEgGxXs", last) && last, left = spec.data[0] == '<';
                 if (left || spec.data[0] == '>') spec = (pl_str){spec.data + 1, spec.size - 1};
-                snprintf(percent, sizeof percent, "%%%s%.*s%s", left ? "-" : "", PL_STR_ARG(spec), typed ? "" : v.kind == PL_JV_STRING ? "s" : v.kind == PL_JV_FLOAT ? "g" : "d");
+                snprintf(percent, sizeof percent, "%%%s%.*s%s", left ? "-" : "", PL_STR_ARG(spec),
+                         typed                    ? ""
+                         : v.kind == PL_JV_STRING ? "s"
+                         : v.kind == PL_JV_FLOAT  ? "g"
+                                                  : "d");
                 pl_buf_add_str(&b, pl_jv_str(e, pl_jv_format(e, pl_str_from(percent), v)));
             }
             i = (size_t)(close - s.data);
@@ -334,31 +379,119 @@ static pl_jvalue format_method(pl_jeval *e, pl_str s, const pl_jcall *c)
 /* ---- methods ---- */
 
 typedef enum {
-    M_UNSAFE, M_UPPER, M_LOWER, M_CAPITALIZE, M_TITLE, M_SWAPCASE, M_STRIP, M_LSTRIP, M_RSTRIP, M_SPLIT, M_RSPLIT, M_SPLITLINES, M_STARTSWITH, M_ENDSWITH,
-    M_REPLACE, M_JOIN, M_FIND, M_RFIND, M_INDEX, M_COUNT, M_ISALPHA, M_ISDIGIT, M_ISALNUM, M_ISSPACE, M_ISUPPER, M_ISLOWER, M_FORMAT, M_ZFILL, M_LJUST,
-    M_RJUST, M_CENTER, M_REMOVEPREFIX, M_REMOVESUFFIX, M_PARTITION, M_RPARTITION, M_ITEMS, M_KEYS, M_VALUES, M_GET, M_COPY, M_LIST_INDEX, M_LIST_COUNT,
-    M_CYCLE, M_CHANGED
+    M_UNSAFE,
+    M_UPPER,
+    M_LOWER,
+    M_CAPITALIZE,
+    M_TITLE,
+    M_SWAPCASE,
+    M_STRIP,
+    M_LSTRIP,
+    M_RSTRIP,
+    M_SPLIT,
+    M_RSPLIT,
+    M_SPLITLINES,
+    M_STARTSWITH,
+    M_ENDSWITH,
+    M_REPLACE,
+    M_JOIN,
+    M_FIND,
+    M_RFIND,
+    M_INDEX,
+    M_COUNT,
+    M_ISALPHA,
+    M_ISDIGIT,
+    M_ISALNUM,
+    M_ISSPACE,
+    M_ISUPPER,
+    M_ISLOWER,
+    M_FORMAT,
+    M_ZFILL,
+    M_LJUST,
+    M_RJUST,
+    M_CENTER,
+    M_REMOVEPREFIX,
+    M_REMOVESUFFIX,
+    M_PARTITION,
+    M_RPARTITION,
+    M_ITEMS,
+    M_KEYS,
+    M_VALUES,
+    M_GET,
+    M_COPY,
+    M_LIST_INDEX,
+    M_LIST_COUNT,
+    M_CYCLE,
+    M_CHANGED
 } method_id;
 
-static const struct { uint8_t kind; method_id id; const char *name; } methods[] = {
-    {PL_JV_STRING, M_UPPER, "upper"}, {PL_JV_STRING, M_LOWER, "lower"}, {PL_JV_STRING, M_LOWER, "casefold"}, {PL_JV_STRING, M_CAPITALIZE, "capitalize"},
-    {PL_JV_STRING, M_TITLE, "title"}, {PL_JV_STRING, M_SWAPCASE, "swapcase"}, {PL_JV_STRING, M_STRIP, "strip"}, {PL_JV_STRING, M_LSTRIP, "lstrip"},
-    {PL_JV_STRING, M_RSTRIP, "rstrip"}, {PL_JV_STRING, M_SPLIT, "split"}, {PL_JV_STRING, M_RSPLIT, "rsplit"}, {PL_JV_STRING, M_SPLITLINES, "splitlines"},
-    {PL_JV_STRING, M_STARTSWITH, "startswith"}, {PL_JV_STRING, M_ENDSWITH, "endswith"}, {PL_JV_STRING, M_REPLACE, "replace"}, {PL_JV_STRING, M_JOIN, "join"},
-    {PL_JV_STRING, M_FIND, "find"}, {PL_JV_STRING, M_RFIND, "rfind"}, {PL_JV_STRING, M_INDEX, "index"}, {PL_JV_STRING, M_COUNT, "count"},
-    {PL_JV_STRING, M_ISALPHA, "isalpha"}, {PL_JV_STRING, M_ISDIGIT, "isdigit"}, {PL_JV_STRING, M_ISDIGIT, "isnumeric"}, {PL_JV_STRING, M_ISDIGIT, "isdecimal"},
-    {PL_JV_STRING, M_ISALNUM, "isalnum"}, {PL_JV_STRING, M_ISSPACE, "isspace"}, {PL_JV_STRING, M_ISUPPER, "isupper"}, {PL_JV_STRING, M_ISLOWER, "islower"},
-    {PL_JV_STRING, M_FORMAT, "format"}, {PL_JV_STRING, M_ZFILL, "zfill"}, {PL_JV_STRING, M_LJUST, "ljust"}, {PL_JV_STRING, M_RJUST, "rjust"},
-    {PL_JV_STRING, M_CENTER, "center"}, {PL_JV_STRING, M_REMOVEPREFIX, "removeprefix"}, {PL_JV_STRING, M_REMOVESUFFIX, "removesuffix"},
-    {PL_JV_STRING, M_PARTITION, "partition"}, {PL_JV_STRING, M_RPARTITION, "rpartition"},
-    {PL_JV_DICT, M_ITEMS, "items"}, {PL_JV_DICT, M_KEYS, "keys"}, {PL_JV_DICT, M_VALUES, "values"}, {PL_JV_DICT, M_GET, "get"}, {PL_JV_DICT, M_COPY, "copy"},
-    {PL_JV_DICT, M_UNSAFE, "update"}, {PL_JV_DICT, M_UNSAFE, "pop"}, {PL_JV_DICT, M_UNSAFE, "popitem"}, {PL_JV_DICT, M_UNSAFE, "setdefault"},
+static const struct {
+    uint8_t kind;
+    method_id id;
+    const char *name;
+} methods[] = {
+    {PL_JV_STRING, M_UPPER, "upper"},
+    {PL_JV_STRING, M_LOWER, "lower"},
+    {PL_JV_STRING, M_LOWER, "casefold"},
+    {PL_JV_STRING, M_CAPITALIZE, "capitalize"},
+    {PL_JV_STRING, M_TITLE, "title"},
+    {PL_JV_STRING, M_SWAPCASE, "swapcase"},
+    {PL_JV_STRING, M_STRIP, "strip"},
+    {PL_JV_STRING, M_LSTRIP, "lstrip"},
+    {PL_JV_STRING, M_RSTRIP, "rstrip"},
+    {PL_JV_STRING, M_SPLIT, "split"},
+    {PL_JV_STRING, M_RSPLIT, "rsplit"},
+    {PL_JV_STRING, M_SPLITLINES, "splitlines"},
+    {PL_JV_STRING, M_STARTSWITH, "startswith"},
+    {PL_JV_STRING, M_ENDSWITH, "endswith"},
+    {PL_JV_STRING, M_REPLACE, "replace"},
+    {PL_JV_STRING, M_JOIN, "join"},
+    {PL_JV_STRING, M_FIND, "find"},
+    {PL_JV_STRING, M_RFIND, "rfind"},
+    {PL_JV_STRING, M_INDEX, "index"},
+    {PL_JV_STRING, M_COUNT, "count"},
+    {PL_JV_STRING, M_ISALPHA, "isalpha"},
+    {PL_JV_STRING, M_ISDIGIT, "isdigit"},
+    {PL_JV_STRING, M_ISDIGIT, "isnumeric"},
+    {PL_JV_STRING, M_ISDIGIT, "isdecimal"},
+    {PL_JV_STRING, M_ISALNUM, "isalnum"},
+    {PL_JV_STRING, M_ISSPACE, "isspace"},
+    {PL_JV_STRING, M_ISUPPER, "isupper"},
+    {PL_JV_STRING, M_ISLOWER, "islower"},
+    {PL_JV_STRING, M_FORMAT, "format"},
+    {PL_JV_STRING, M_ZFILL, "zfill"},
+    {PL_JV_STRING, M_LJUST, "ljust"},
+    {PL_JV_STRING, M_RJUST, "rjust"},
+    {PL_JV_STRING, M_CENTER, "center"},
+    {PL_JV_STRING, M_REMOVEPREFIX, "removeprefix"},
+    {PL_JV_STRING, M_REMOVESUFFIX, "removesuffix"},
+    {PL_JV_STRING, M_PARTITION, "partition"},
+    {PL_JV_STRING, M_RPARTITION, "rpartition"},
+    {PL_JV_DICT, M_ITEMS, "items"},
+    {PL_JV_DICT, M_KEYS, "keys"},
+    {PL_JV_DICT, M_VALUES, "values"},
+    {PL_JV_DICT, M_GET, "get"},
+    {PL_JV_DICT, M_COPY, "copy"},
+    {PL_JV_DICT, M_UNSAFE, "update"},
+    {PL_JV_DICT, M_UNSAFE, "pop"},
+    {PL_JV_DICT, M_UNSAFE, "popitem"},
+    {PL_JV_DICT, M_UNSAFE, "setdefault"},
     {PL_JV_DICT, M_UNSAFE, "clear"},
-    {PL_JV_LIST, M_LIST_INDEX, "index"}, {PL_JV_LIST, M_LIST_COUNT, "count"}, {PL_JV_LIST, M_COPY, "copy"}, {PL_JV_LIST, M_UNSAFE, "append"},
-    {PL_JV_LIST, M_UNSAFE, "extend"}, {PL_JV_LIST, M_UNSAFE, "insert"}, {PL_JV_LIST, M_UNSAFE, "pop"}, {PL_JV_LIST, M_UNSAFE, "remove"},
-    {PL_JV_LIST, M_UNSAFE, "reverse"}, {PL_JV_LIST, M_UNSAFE, "sort"}, {PL_JV_LIST, M_UNSAFE, "clear"},
-    {PL_JV_TUPLE, M_LIST_INDEX, "index"}, {PL_JV_TUPLE, M_LIST_COUNT, "count"},
-    {PL_JV_LOOP, M_CYCLE, "cycle"}, {PL_JV_LOOP, M_CHANGED, "changed"},
+    {PL_JV_LIST, M_LIST_INDEX, "index"},
+    {PL_JV_LIST, M_LIST_COUNT, "count"},
+    {PL_JV_LIST, M_COPY, "copy"},
+    {PL_JV_LIST, M_UNSAFE, "append"},
+    {PL_JV_LIST, M_UNSAFE, "extend"},
+    {PL_JV_LIST, M_UNSAFE, "insert"},
+    {PL_JV_LIST, M_UNSAFE, "pop"},
+    {PL_JV_LIST, M_UNSAFE, "remove"},
+    {PL_JV_LIST, M_UNSAFE, "reverse"},
+    {PL_JV_LIST, M_UNSAFE, "sort"},
+    {PL_JV_LIST, M_UNSAFE, "clear"},
+    {PL_JV_TUPLE, M_LIST_INDEX, "index"},
+    {PL_JV_TUPLE, M_LIST_COUNT, "count"},
+    {PL_JV_LOOP, M_CYCLE, "cycle"},
+    {PL_JV_LOOP, M_CHANGED, "changed"},
 };
 
 static int method_of(uint8_t kind, pl_str name)
@@ -398,7 +531,9 @@ pl_jvalue pl_jv_attr(pl_jeval *e, pl_jvalue v, pl_str name, bool attribute_first
         const pl_jvalue *found = pl_jv_lookup(e, v.u.dict, pl_jv_borrow(name));
         if (found) return *found;
     }
-    if (!method) return pl_jv_undefined(e, "'%s object' has no attribute '%.*s'", pl_jv_type(v), name.size > 80 ? 80 : (int)name.size, name.data);
+    if (!method)
+        return pl_jv_undefined(e, "'%s object' has no attribute '%.*s'", pl_jv_type(v),
+                               name.size > 80 ? 80 : (int)name.size, name.data);
     pl_jmethod *m = pl_jalloc(e, sizeof *m);
     if (!m) return (pl_jvalue){.kind = PL_JV_UNDEFINED};
     *m = (pl_jmethod){v, name};
@@ -459,11 +594,13 @@ static pl_jvalue string_method(pl_jeval *e, method_id id, pl_str s, const pl_jca
         for (const char *at; (at = find(s, w)); n++) s = (pl_str){at + w.size, s.size - (size_t)(at - s.data) - w.size};
         return pl_jv_int(n);
     }
-    case M_REMOVEPREFIX: return pl_jv_borrow(affix(e, s, a, false).u.b ? (pl_str){s.data + w.size, s.size - w.size} : s);
+    case M_REMOVEPREFIX:
+        return pl_jv_borrow(affix(e, s, a, false).u.b ? (pl_str){s.data + w.size, s.size - w.size} : s);
     case M_REMOVESUFFIX: return pl_jv_borrow(affix(e, s, a, true).u.b ? (pl_str){s.data, s.size - w.size} : s);
     default: { /* partition and rpartition */
         const char *at = w.size == 0 ? NULL : id == M_RPARTITION ? find_last(s, w) : find(s, w);
-        pl_str none = {"", 0}, part[3] = {at || id == M_PARTITION ? s : none, at ? w : none, at || id == M_PARTITION ? none : s};
+        pl_str none = {"", 0},
+               part[3] = {at || id == M_PARTITION ? s : none, at ? w : none, at || id == M_PARTITION ? none : s};
         if (at) {
             part[0].size = (size_t)(at - s.data);
             part[2] = (pl_str){at + w.size, s.size - part[0].size - w.size};
@@ -479,7 +616,10 @@ static pl_jvalue dict_items(pl_jeval *e, const pl_jdict *d, method_id id, pl_jki
 {
     pl_jvalue out = pl_jv_sequence(e, kind);
     for (size_t i = 0; i < d->n && e->status == PL_OK; i++) {
-        pl_jv_push(e, out, id == M_KEYS ? d->at[i].key : id == M_VALUES ? d->at[i].value : pl_jv_pair(e, d->at[i].key, d->at[i].value));
+        pl_jv_push(e, out,
+                   id == M_KEYS     ? d->at[i].key
+                   : id == M_VALUES ? d->at[i].value
+                                    : pl_jv_pair(e, d->at[i].key, d->at[i].value));
     }
     return out;
 }
@@ -488,7 +628,9 @@ pl_jvalue pl_jinja_method(pl_jeval *e, const pl_jmethod *m, const pl_jcall *c)
 {
     pl_jvalue v = m->self, a = arg(c, 0, "");
     method_id id = (method_id)method_of(v.kind, m->name);
-    if (id == M_UNSAFE) return pl_jfail(e, PL_ERR_INVALID, "%.*s would change a %s, which templates may not", PL_STR_ARG(m->name), pl_jv_type(v));
+    if (id == M_UNSAFE)
+        return pl_jfail(e, PL_ERR_INVALID, "%.*s would change a %s, which templates may not", PL_STR_ARG(m->name),
+                        pl_jv_type(v));
     if (v.kind == PL_JV_STRING) return string_method(e, id, v.u.s, c);
     switch (id) {
     case M_ITEMS:
@@ -536,11 +678,13 @@ static pl_jvalue range(pl_jeval *e, const pl_jcall *c)
     for (size_t i = 0; i < c->n; i++) {
         if (c->args[i].kind != PL_JV_INT && c->args[i].kind != PL_JV_BOOL) return wrong(e, "range", c->args[i]);
     }
-    int64_t from = c->n > 1 ? int_or(c->args[0], 0) : 0, to = c->n > 1 ? int_or(c->args[1], 0) : int_or(arg(c, 0, ""), 0), by = c->n > 2 ? int_or(c->args[2], 1) : 1;
+    int64_t from = c->n > 1 ? int_or(c->args[0], 0) : 0,
+            to = c->n > 1 ? int_or(c->args[1], 0) : int_or(arg(c, 0, ""), 0), by = c->n > 2 ? int_or(c->args[2], 1) : 1;
     if (c->n == 0 || c->n > 3 || by == 0) return pl_jfail(e, PL_ERR_INVALID, "range does not take these arguments");
     pl_jvalue out = pl_jv_sequence(e, PL_JV_LIST);
     for (int64_t i = from, n = 0; (by > 0 ? i < to : i > to) && e->status == PL_OK; n++) {
-        if (n == 100000) return pl_jfail(e, PL_ERR_INVALID, "range gives more than 100000 numbers"); /* the sandbox's bound */
+        if (n == 100000)
+            return pl_jfail(e, PL_ERR_INVALID, "range gives more than 100000 numbers"); /* the sandbox's bound */
         pl_jv_push(e, out, pl_jv_int(i));
         if (__builtin_add_overflow(i, by, &i)) break;
     }
@@ -553,7 +697,8 @@ static pl_jvalue new_dict(pl_jeval *e, const pl_jcall *c, pl_jkind kind)
     if (c->n > 0) {
         pl_jvalue from = c->args[0];
         if (from.kind == PL_JV_DICT) {
-            for (size_t i = 0; i < from.u.dict->n; i++) pl_jv_put(e, d, from.u.dict->at[i].key, from.u.dict->at[i].value);
+            for (size_t i = 0; i < from.u.dict->n; i++)
+                pl_jv_put(e, d, from.u.dict->at[i].key, from.u.dict->at[i].value);
         } else {
             const pl_jlist *l = pl_jv_items(e, from);
             for (size_t i = 0; i < l->n; i++) {
@@ -594,17 +739,81 @@ pl_jvalue pl_jinja_call_function(pl_jeval *e, int function, const pl_jcall *c)
 /* ---- tests ---- */
 
 typedef enum {
-    T_DEFINED, T_UNDEFINED, T_NONE, T_BOOLEAN, T_FALSE, T_TRUE, T_INTEGER, T_FLOAT, T_NUMBER, T_STRING, T_MAPPING, T_SEQUENCE, T_ITERABLE, T_CALLABLE,
-    T_SAMEAS, T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_IN, T_ODD, T_EVEN, T_DIVISIBLEBY, T_LOWER, T_UPPER, T_ESCAPED, T_FILTER, T_TEST
+    T_DEFINED,
+    T_UNDEFINED,
+    T_NONE,
+    T_BOOLEAN,
+    T_FALSE,
+    T_TRUE,
+    T_INTEGER,
+    T_FLOAT,
+    T_NUMBER,
+    T_STRING,
+    T_MAPPING,
+    T_SEQUENCE,
+    T_ITERABLE,
+    T_CALLABLE,
+    T_SAMEAS,
+    T_EQ,
+    T_NE,
+    T_LT,
+    T_LE,
+    T_GT,
+    T_GE,
+    T_IN,
+    T_ODD,
+    T_EVEN,
+    T_DIVISIBLEBY,
+    T_LOWER,
+    T_UPPER,
+    T_ESCAPED,
+    T_FILTER,
+    T_TEST
 } test_id;
 
-static const struct { test_id id; const char *name; } tests[] = {
-    {T_DEFINED, "defined"}, {T_UNDEFINED, "undefined"}, {T_NONE, "none"}, {T_BOOLEAN, "boolean"}, {T_FALSE, "false"}, {T_TRUE, "true"},
-    {T_INTEGER, "integer"}, {T_FLOAT, "float"}, {T_NUMBER, "number"}, {T_STRING, "string"}, {T_MAPPING, "mapping"}, {T_SEQUENCE, "sequence"},
-    {T_ITERABLE, "iterable"}, {T_CALLABLE, "callable"}, {T_SAMEAS, "sameas"}, {T_EQ, "eq"}, {T_EQ, "equalto"}, {T_EQ, "=="}, {T_NE, "ne"}, {T_NE, "!="},
-    {T_LT, "lt"}, {T_LT, "lessthan"}, {T_LT, "<"}, {T_LE, "le"}, {T_LE, "<="}, {T_GT, "gt"}, {T_GT, "greaterthan"}, {T_GT, ">"}, {T_GE, "ge"}, {T_GE, ">="},
-    {T_IN, "in"}, {T_ODD, "odd"}, {T_EVEN, "even"}, {T_DIVISIBLEBY, "divisibleby"}, {T_LOWER, "lower"}, {T_UPPER, "upper"}, {T_ESCAPED, "escaped"},
-    {T_FILTER, "filter"}, {T_TEST, "test"},
+static const struct {
+    test_id id;
+    const char *name;
+} tests[] = {
+    {T_DEFINED, "defined"},
+    {T_UNDEFINED, "undefined"},
+    {T_NONE, "none"},
+    {T_BOOLEAN, "boolean"},
+    {T_FALSE, "false"},
+    {T_TRUE, "true"},
+    {T_INTEGER, "integer"},
+    {T_FLOAT, "float"},
+    {T_NUMBER, "number"},
+    {T_STRING, "string"},
+    {T_MAPPING, "mapping"},
+    {T_SEQUENCE, "sequence"},
+    {T_ITERABLE, "iterable"},
+    {T_CALLABLE, "callable"},
+    {T_SAMEAS, "sameas"},
+    {T_EQ, "eq"},
+    {T_EQ, "equalto"},
+    {T_EQ, "=="},
+    {T_NE, "ne"},
+    {T_NE, "!="},
+    {T_LT, "lt"},
+    {T_LT, "lessthan"},
+    {T_LT, "<"},
+    {T_LE, "le"},
+    {T_LE, "<="},
+    {T_GT, "gt"},
+    {T_GT, "greaterthan"},
+    {T_GT, ">"},
+    {T_GE, "ge"},
+    {T_GE, ">="},
+    {T_IN, "in"},
+    {T_ODD, "odd"},
+    {T_EVEN, "even"},
+    {T_DIVISIBLEBY, "divisibleby"},
+    {T_LOWER, "lower"},
+    {T_UPPER, "upper"},
+    {T_ESCAPED, "escaped"},
+    {T_FILTER, "filter"},
+    {T_TEST, "test"},
 };
 
 static int test_of(pl_str name)
@@ -633,9 +842,14 @@ bool pl_jinja_test(pl_jeval *e, pl_str name, pl_jvalue v, const pl_jcall *c)
     case T_NUMBER: return pl_jv_is_number(v);
     case T_STRING: return v.kind == PL_JV_STRING;
     case T_MAPPING: return v.kind == PL_JV_DICT;
-    case T_SEQUENCE: return v.kind == PL_JV_STRING || v.kind == PL_JV_LIST || v.kind == PL_JV_TUPLE || v.kind == PL_JV_DICT || v.kind == PL_JV_UNDEFINED;
-    case T_ITERABLE: return v.kind == PL_JV_STRING || pl_jv_is_sequence(v) || v.kind == PL_JV_DICT || v.kind == PL_JV_UNDEFINED || v.kind == PL_JV_LOOP;
-    case T_CALLABLE: return v.kind == PL_JV_MACRO || v.kind == PL_JV_FUNCTION || v.kind == PL_JV_METHOD || v.kind == PL_JV_LOOP;
+    case T_SEQUENCE:
+        return v.kind == PL_JV_STRING || v.kind == PL_JV_LIST || v.kind == PL_JV_TUPLE || v.kind == PL_JV_DICT ||
+               v.kind == PL_JV_UNDEFINED;
+    case T_ITERABLE:
+        return v.kind == PL_JV_STRING || pl_jv_is_sequence(v) || v.kind == PL_JV_DICT || v.kind == PL_JV_UNDEFINED ||
+               v.kind == PL_JV_LOOP;
+    case T_CALLABLE:
+        return v.kind == PL_JV_MACRO || v.kind == PL_JV_FUNCTION || v.kind == PL_JV_METHOD || v.kind == PL_JV_LOOP;
     case T_SAMEAS: return v.kind == a.kind && pl_jv_equal(e, v, a);
     case T_EQ: return pl_jv_equal(e, v, a);
     case T_NE: return !pl_jv_equal(e, v, a);
@@ -694,11 +908,14 @@ static const pl_jlist *walked(pl_jeval *e, pl_jvalue v)
 static pl_jvalue map_filter(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
 {
     const pl_jlist *l = walked(e, v);
-    pl_jvalue out = pl_jv_sequence(e, PL_JV_GENERATOR), attribute = arg(c, SIZE_MAX, "attribute"), otherwise = arg(c, SIZE_MAX, "default");
+    pl_jvalue out = pl_jv_sequence(e, PL_JV_GENERATOR), attribute = arg(c, SIZE_MAX, "attribute"),
+              otherwise = arg(c, SIZE_MAX, "default");
     if (c->n == 0 && !given(attribute)) return pl_jfail(e, PL_ERR_INVALID, "map wants a filter or an attribute");
     pl_jcall rest = rest_of(c, 1);
     for (size_t i = 0; i < l->n && pl_jstep(e, 1); i++) {
-        pl_jv_push(e, out, c->n == 0 ? deep_attr(e, l->at[i], attribute, otherwise) : pl_jinja_filter(e, str_or(c->args[0], ""), l->at[i], &rest));
+        pl_jv_push(e, out,
+                   c->n == 0 ? deep_attr(e, l->at[i], attribute, otherwise)
+                             : pl_jinja_filter(e, str_or(c->args[0], ""), l->at[i], &rest));
     }
     return out;
 }
@@ -757,7 +974,8 @@ static size_t *sorted(pl_jeval *e, const pl_jlist *l, pl_jvalue attribute, bool 
         if (attribute.kind == PL_JV_STRING && memchr(attribute.u.s.data, ',', attribute.u.s.size)) {
             pl_jvalue parts = split(e, attribute.u.s, pl_jv_borrow(PL_STR(",")), missing, false);
             keys[i] = pl_jv_sequence(e, PL_JV_LIST);
-            for (size_t k = 0; parts.kind == PL_JV_LIST && k < parts.u.list->n; k++) pl_jv_push(e, keys[i], folded(e, deep_attr(e, l->at[i], parts.u.list->at[k], missing), case_sensitive));
+            for (size_t k = 0; parts.kind == PL_JV_LIST && k < parts.u.list->n; k++)
+                pl_jv_push(e, keys[i], folded(e, deep_attr(e, l->at[i], parts.u.list->at[k], missing), case_sensitive));
         } else {
             if (!absent(attribute)) keys[i] = deep_attr(e, l->at[i], attribute, missing);
             keys[i] = folded(e, keys[i], case_sensitive);
@@ -806,7 +1024,8 @@ static pl_jvalue round_filter(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
     int64_t precision = int_or(arg(c, 0, "precision"), 0);
     pl_str method = str_or(arg(c, 1, "method"), "common");
     double x = v.kind == PL_JV_FLOAT ? v.u.f : (double)int_or(v, 0);
-    if (precision < -300 || precision > 300) return pl_jfail(e, PL_ERR_INVALID, "a precision of %" PRId64 " digits", precision);
+    if (precision < -300 || precision > 300)
+        return pl_jfail(e, PL_ERR_INVALID, "a precision of %" PRId64 " digits", precision);
     if (!pl_str_is(method, "common")) {
         double scale = pow(10, (double)precision);
         return pl_jv_float((pl_str_is(method, "ceil") ? ceil(x * scale) : floor(x * scale)) / scale);
@@ -828,11 +1047,14 @@ static pl_jvalue indent(pl_jeval *e, pl_str s, const pl_jcall *c)
     bool first = pl_jv_truth(arg(c, 1, "first")), blank = pl_jv_truth(arg(c, 2, "blank"));
     pl_buf fill = {0}, b = {0};
     int64_t n = int_or(width, 4);
-    if (width.kind == PL_JV_STRING) pl_buf_add_str(&fill, width.u.s);
-    else for (int64_t i = 0; i < n && i < 1000; i++) pl_buf_add_u8(&fill, ' ');
+    if (width.kind == PL_JV_STRING)
+        pl_buf_add_str(&fill, width.u.s);
+    else
+        for (int64_t i = 0; i < n && i < 1000; i++) pl_buf_add_u8(&fill, ' ');
     if (first) pl_buf_add_str(&b, pl_buf_str(&fill));
     pl_jvalue lines = splitlines(e, s, false);
-    bool more = s.size > 0 && (s.data[s.size - 1] == '\n' || s.data[s.size - 1] == '\r'); /* an empty line at the end counts */
+    bool more =
+        s.size > 0 && (s.data[s.size - 1] == '\n' || s.data[s.size - 1] == '\r'); /* an empty line at the end counts */
     size_t all = lines.kind == PL_JV_LIST ? lines.u.list->n + more : 0;
     for (size_t i = 0; i < all && pl_jstep(e, 1); i++) {
         pl_str line = i < lines.u.list->n ? lines.u.list->at[i].u.s : (pl_str){"", 0};
@@ -849,7 +1071,8 @@ static pl_jvalue indent(pl_jeval *e, pl_str s, const pl_jcall *c)
 
 static pl_jvalue tojson(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
 {
-    pl_jvalue ind = arg(c, 1, "indent"), ascii = arg(c, 0, "ensure_ascii"), sep = arg(c, 2, "separators"), sort = arg(c, 3, "sort_keys");
+    pl_jvalue ind = arg(c, 1, "indent"), ascii = arg(c, 0, "ensure_ascii"), sep = arg(c, 2, "separators"),
+              sort = arg(c, 3, "sort_keys");
     pl_str item = absent(ind) ? PL_STR(", ") : PL_STR(","), key = PL_STR(": ");
     if (sep.kind == PL_JV_TUPLE || sep.kind == PL_JV_LIST) {
         if (sep.u.list->n != 2) return wrong(e, "separators", sep);
@@ -857,7 +1080,12 @@ static pl_jvalue tojson(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
         key = str_or(sep.u.list->at[1], ": ");
     }
     pl_buf b = {0};
-    pl_jv_tojson(e, v, absent(ind) ? -1 : (int)(int_or(ind, 0) < 0 ? 0 : int_or(ind, 0) > 100 ? 100 : int_or(ind, 0)), item, key, pl_jv_truth(ascii), pl_jv_truth(sort), 0, &b);
+    pl_jv_tojson(e, v,
+                 absent(ind) ? -1
+                             : (int)(int_or(ind, 0) < 0     ? 0
+                                     : int_or(ind, 0) > 100 ? 100
+                                                            : int_or(ind, 0)),
+                 item, key, pl_jv_truth(ascii), pl_jv_truth(sort), 0, &b);
     return pl_jv_take(e, &b);
 }
 
@@ -873,8 +1101,11 @@ static pl_jvalue batches(pl_jeval *e, const pl_jlist *l, const pl_jcall *c, bool
         if (!pl_jstep(e, 1)) break;
         for (size_t i = 0; i < size && at < l->n; i++) pl_jv_push(e, part, l->at[at++]);
         if (slices ? (!absent(fill) && extra && (size_t)k >= extra) : !absent(fill)) {
-            if (slices) pl_jv_push(e, part, fill);
-            else while (part.kind == PL_JV_LIST && part.u.list->n < (size_t)n && e->status == PL_OK) pl_jv_push(e, part, fill);
+            if (slices)
+                pl_jv_push(e, part, fill);
+            else
+                while (part.kind == PL_JV_LIST && part.u.list->n < (size_t)n && e->status == PL_OK)
+                    pl_jv_push(e, part, fill);
         }
         pl_jv_push(e, out, part);
     }
@@ -916,19 +1147,101 @@ static pl_jvalue truncate(pl_jeval *e, pl_str s, const pl_jcall *c)
 }
 
 typedef enum {
-    F_ABS, F_ATTR, F_BATCH, F_CAPITALIZE, F_CENTER, F_LENGTH, F_DEFAULT, F_DICTSORT, F_ESCAPE, F_FORCEESCAPE, F_FIRST, F_FLOAT, F_FORMAT, F_GROUPBY, F_INDENT,
-    F_INT, F_ITEMS, F_JOIN, F_LAST, F_LIST, F_LOWER, F_MAP, F_MAX, F_MIN, F_REJECT, F_REJECTATTR, F_REPLACE, F_REVERSE, F_ROUND, F_SAFE, F_SELECT,
-    F_SELECTATTR, F_SLICE, F_SORT, F_STRING, F_SUM, F_TITLE, F_TOJSON, F_TRIM, F_TRUNCATE, F_UNIQUE, F_UPPER, F_WORDCOUNT
+    F_ABS,
+    F_ATTR,
+    F_BATCH,
+    F_CAPITALIZE,
+    F_CENTER,
+    F_LENGTH,
+    F_DEFAULT,
+    F_DICTSORT,
+    F_ESCAPE,
+    F_FORCEESCAPE,
+    F_FIRST,
+    F_FLOAT,
+    F_FORMAT,
+    F_GROUPBY,
+    F_INDENT,
+    F_INT,
+    F_ITEMS,
+    F_JOIN,
+    F_LAST,
+    F_LIST,
+    F_LOWER,
+    F_MAP,
+    F_MAX,
+    F_MIN,
+    F_REJECT,
+    F_REJECTATTR,
+    F_REPLACE,
+    F_REVERSE,
+    F_ROUND,
+    F_SAFE,
+    F_SELECT,
+    F_SELECTATTR,
+    F_SLICE,
+    F_SORT,
+    F_STRING,
+    F_SUM,
+    F_TITLE,
+    F_TOJSON,
+    F_TRIM,
+    F_TRUNCATE,
+    F_UNIQUE,
+    F_UPPER,
+    F_WORDCOUNT
 } filter_id;
 
-static const struct { filter_id id; const char *name; } filters[] = {
-    {F_ABS, "abs"}, {F_ATTR, "attr"}, {F_BATCH, "batch"}, {F_CAPITALIZE, "capitalize"}, {F_CENTER, "center"}, {F_LENGTH, "length"}, {F_LENGTH, "count"},
-    {F_DEFAULT, "default"}, {F_DEFAULT, "d"}, {F_DICTSORT, "dictsort"}, {F_ESCAPE, "escape"}, {F_ESCAPE, "e"}, {F_FORCEESCAPE, "forceescape"},
-    {F_FIRST, "first"}, {F_FLOAT, "float"}, {F_FORMAT, "format"}, {F_GROUPBY, "groupby"}, {F_INDENT, "indent"}, {F_INT, "int"}, {F_ITEMS, "items"},
-    {F_JOIN, "join"}, {F_LAST, "last"}, {F_LIST, "list"}, {F_LOWER, "lower"}, {F_MAP, "map"}, {F_MAX, "max"}, {F_MIN, "min"}, {F_REJECT, "reject"},
-    {F_REJECTATTR, "rejectattr"}, {F_REPLACE, "replace"}, {F_REVERSE, "reverse"}, {F_ROUND, "round"}, {F_SAFE, "safe"}, {F_SELECT, "select"},
-    {F_SELECTATTR, "selectattr"}, {F_SLICE, "slice"}, {F_SORT, "sort"}, {F_STRING, "string"}, {F_SUM, "sum"}, {F_TITLE, "title"}, {F_TOJSON, "tojson"},
-    {F_TRIM, "trim"}, {F_TRUNCATE, "truncate"}, {F_UNIQUE, "unique"}, {F_UPPER, "upper"}, {F_WORDCOUNT, "wordcount"},
+static const struct {
+    filter_id id;
+    const char *name;
+} filters[] = {
+    {F_ABS, "abs"},
+    {F_ATTR, "attr"},
+    {F_BATCH, "batch"},
+    {F_CAPITALIZE, "capitalize"},
+    {F_CENTER, "center"},
+    {F_LENGTH, "length"},
+    {F_LENGTH, "count"},
+    {F_DEFAULT, "default"},
+    {F_DEFAULT, "d"},
+    {F_DICTSORT, "dictsort"},
+    {F_ESCAPE, "escape"},
+    {F_ESCAPE, "e"},
+    {F_FORCEESCAPE, "forceescape"},
+    {F_FIRST, "first"},
+    {F_FLOAT, "float"},
+    {F_FORMAT, "format"},
+    {F_GROUPBY, "groupby"},
+    {F_INDENT, "indent"},
+    {F_INT, "int"},
+    {F_ITEMS, "items"},
+    {F_JOIN, "join"},
+    {F_LAST, "last"},
+    {F_LIST, "list"},
+    {F_LOWER, "lower"},
+    {F_MAP, "map"},
+    {F_MAX, "max"},
+    {F_MIN, "min"},
+    {F_REJECT, "reject"},
+    {F_REJECTATTR, "rejectattr"},
+    {F_REPLACE, "replace"},
+    {F_REVERSE, "reverse"},
+    {F_ROUND, "round"},
+    {F_SAFE, "safe"},
+    {F_SELECT, "select"},
+    {F_SELECTATTR, "selectattr"},
+    {F_SLICE, "slice"},
+    {F_SORT, "sort"},
+    {F_STRING, "string"},
+    {F_SUM, "sum"},
+    {F_TITLE, "title"},
+    {F_TOJSON, "tojson"},
+    {F_TRIM, "trim"},
+    {F_TRUNCATE, "truncate"},
+    {F_UNIQUE, "unique"},
+    {F_UPPER, "upper"},
+    {F_WORDCOUNT, "wordcount"},
 };
 
 static int filter_of(pl_str name)
@@ -938,7 +1251,10 @@ static int filter_of(pl_str name)
     }
     return -1;
 }
-static bool filter_known(pl_str name) { return filter_of(name) >= 0; }
+static bool filter_known(pl_str name)
+{
+    return filter_of(name) >= 0;
+}
 
 static pl_jvalue length(pl_jeval *e, pl_jvalue v)
 {
@@ -952,7 +1268,8 @@ static pl_jvalue length(pl_jeval *e, pl_jvalue v)
 static pl_jvalue extreme(pl_jeval *e, const pl_jlist *l, const pl_jcall *c, bool max)
 {
     bool exact = pl_jv_truth(arg(c, 0, "case_sensitive"));
-    pl_jvalue attribute = arg(c, 1, "attribute"), best = pl_jv_undefined(e, "No aggregated item, sequence was empty."), best_key = missing;
+    pl_jvalue attribute = arg(c, 1, "attribute"), best = pl_jv_undefined(e, "No aggregated item, sequence was empty."),
+              best_key = missing;
     for (size_t i = 0; i < l->n && e->status == PL_OK; i++) {
         pl_jvalue key = folded(e, absent(attribute) ? l->at[i] : deep_attr(e, l->at[i], attribute, missing), exact);
         int order = i ? pl_jv_compare(e, key, best_key) : 0;
@@ -964,7 +1281,8 @@ static pl_jvalue extreme(pl_jeval *e, const pl_jlist *l, const pl_jcall *c, bool
 static pl_jvalue sort_filter(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
 {
     const pl_jlist *l = pl_jv_items(e, v);
-    size_t *order = sorted(e, l, arg(c, 2, "attribute"), pl_jv_truth(arg(c, 1, "case_sensitive")), pl_jv_truth(arg(c, 0, "reverse")));
+    size_t *order = sorted(e, l, arg(c, 2, "attribute"), pl_jv_truth(arg(c, 1, "case_sensitive")),
+                           pl_jv_truth(arg(c, 0, "reverse")));
     pl_jvalue out = pl_jv_sequence(e, PL_JV_LIST);
     for (size_t i = 0; order && i < l->n; i++) pl_jv_push(e, out, l->at[order[i]]);
     return out;
@@ -976,7 +1294,8 @@ static pl_jvalue dictsort(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
     pl_jvalue items = dict_items(e, v.u.dict, M_ITEMS, PL_JV_LIST), out = pl_jv_sequence(e, PL_JV_LIST);
     if (items.kind != PL_JV_LIST) return items;
     bool by_value = pl_str_is(str_or(arg(c, 1, "by"), "key"), "value");
-    size_t *order = sorted(e, items.u.list, pl_jv_int(by_value), pl_jv_truth(arg(c, 0, "case_sensitive")), pl_jv_truth(arg(c, 2, "reverse")));
+    size_t *order = sorted(e, items.u.list, pl_jv_int(by_value), pl_jv_truth(arg(c, 0, "case_sensitive")),
+                           pl_jv_truth(arg(c, 2, "reverse")));
     for (size_t i = 0; order && i < items.u.list->n; i++) pl_jv_push(e, out, items.u.list->at[order[i]]);
     return out;
 }
@@ -992,9 +1311,11 @@ static pl_jvalue reverse(pl_jeval *e, pl_jvalue v)
 static pl_jvalue unique(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
 {
     const pl_jlist *l = pl_jv_items(e, v);
-    pl_jvalue seen = pl_jv_dict(e, PL_JV_DICT), out = pl_jv_sequence(e, PL_JV_GENERATOR), attribute = arg(c, 1, "attribute");
+    pl_jvalue seen = pl_jv_dict(e, PL_JV_DICT), out = pl_jv_sequence(e, PL_JV_GENERATOR),
+              attribute = arg(c, 1, "attribute");
     for (size_t i = 0; i < l->n && e->status == PL_OK; i++) {
-        pl_jvalue key = folded(e, absent(attribute) ? l->at[i] : deep_attr(e, l->at[i], attribute, missing), pl_jv_truth(arg(c, 0, "case_sensitive")));
+        pl_jvalue key = folded(e, absent(attribute) ? l->at[i] : deep_attr(e, l->at[i], attribute, missing),
+                               pl_jv_truth(arg(c, 0, "case_sensitive")));
         if (pl_jv_lookup(e, seen.u.dict, key)) continue;
         pl_jv_put(e, seen, key, pl_jv_none());
         pl_jv_push(e, out, l->at[i]);
@@ -1078,7 +1399,8 @@ pl_jvalue pl_jinja_filter(pl_jeval *e, pl_str name, pl_jvalue v, const pl_jcall 
         pl_jvalue attribute = arg(c, 0, "attribute"), start = arg(c, 1, "start");
         out = given(start) ? start : pl_jv_int(0);
         l = pl_jv_items(e, v);
-        for (size_t i = 0; i < l->n && e->status == PL_OK; i++) out = pl_jv_binary(e, '+', out, absent(attribute) ? l->at[i] : deep_attr(e, l->at[i], attribute, missing));
+        for (size_t i = 0; i < l->n && e->status == PL_OK; i++)
+            out = pl_jv_binary(e, '+', out, absent(attribute) ? l->at[i] : deep_attr(e, l->at[i], attribute, missing));
         return out;
     }
     case F_TOJSON: return tojson(e, v, c);

@@ -1,4 +1,5 @@
-/* Walks the tree. After the first failure everything becomes undefined and every loop ends, so that no step has to ask. */
+/* Walks the tree. After the first failure everything becomes undefined and every loop ends, so that no step has to ask.
+ */
 #include <inttypes.h>
 
 #include "engine/base/alloc.h"
@@ -69,8 +70,10 @@ static void assign(pl_jeval *e, pl_jscope *s, const pl_jnode *target, pl_jvalue 
         set(e, s, target->name, v);
     } else if (target->kind == PL_JN_ATTR) {
         pl_jvalue ns = get(e, s, target->a->name);
-        if (ns.kind != PL_JV_NAMESPACE) pl_jfail(e, PL_ERR_INVALID, "only a namespace has attributes that can be set, not a %s", pl_jv_type(ns));
-        else pl_jv_put(e, ns, pl_jv_borrow(target->name), v);
+        if (ns.kind != PL_JV_NAMESPACE)
+            pl_jfail(e, PL_ERR_INVALID, "only a namespace has attributes that can be set, not a %s", pl_jv_type(ns));
+        else
+            pl_jv_put(e, ns, pl_jv_borrow(target->name), v);
     } else {
         const pl_jlist *items = pl_jv_items(e, v);
         if (e->status != PL_OK) return;
@@ -120,8 +123,10 @@ static pl_jvalue call_macro(pl_jeval *e, const pl_jmacro *m, const pl_jcall *c)
     for (size_t k = 0; k < c->n_keywords; k++) {
         bool known = false;
         for (size_t i = 0; i < n->list.n; i++) known = known || pl_str_eq(n->list.at[i]->name, c->keywords[k].key.u.s);
-        if (pl_str_is(c->keywords[k].key.u.s, "caller")) set(e, &s, PL_STR("caller"), c->keywords[k].value);
-        else if (!known) pl_jv_put(e, named, c->keywords[k].key, c->keywords[k].value);
+        if (pl_str_is(c->keywords[k].key.u.s, "caller"))
+            set(e, &s, PL_STR("caller"), c->keywords[k].value);
+        else if (!known)
+            pl_jv_put(e, named, c->keywords[k].key, c->keywords[k].value);
     }
     for (size_t i = n->list.n; i < c->n; i++) pl_jv_push(e, more, c->args[i]);
     set(e, &s, PL_STR("varargs"), more);
@@ -133,8 +138,10 @@ static pl_jvalue call_macro(pl_jeval *e, const pl_jmacro *m, const pl_jcall *c)
         for (size_t k = 0; k < c->n_keywords && v.kind == PL_JV_MISSING; k++) {
             if (pl_str_eq(c->keywords[k].key.u.s, name)) v = c->keywords[k].value;
         }
-        if (v.kind == PL_JV_MISSING && n->keywords.at[i]) v = eval(e, &s, n->keywords.at[i]);
-        else if (v.kind == PL_JV_MISSING) v = pl_jv_undefined(e, "parameter '%.*s' was not provided", PL_STR_ARG(name));
+        if (v.kind == PL_JV_MISSING && n->keywords.at[i])
+            v = eval(e, &s, n->keywords.at[i]);
+        else if (v.kind == PL_JV_MISSING)
+            v = pl_jv_undefined(e, "parameter '%.*s' was not provided", PL_STR_ARG(name));
         set(e, &s, name, v);
     }
     if (!enter(e)) return (pl_jvalue){.kind = PL_JV_UNDEFINED};
@@ -154,7 +161,8 @@ pl_jvalue pl_jinja_call(pl_jeval *e, pl_jvalue f, const pl_jcall *c)
     case PL_JV_FUNCTION: return pl_jinja_call_function(e, f.u.function, c);
     case PL_JV_METHOD: return pl_jinja_method(e, f.u.method, c);
     case PL_JV_LOOP: {
-        if (!f.u.loop->node || c->n != 1) return pl_jfail(e, PL_ERR_INVALID, "only a recursive loop can be called, with what it shall walk");
+        if (!f.u.loop->node || c->n != 1)
+            return pl_jfail(e, PL_ERR_INVALID, "only a recursive loop can be called, with what it shall walk");
         if (!enter(e)) return f;
         capture cap;
         const pl_jnode *at = e->at;
@@ -180,7 +188,8 @@ static void arguments(pl_jeval *e, pl_jscope *s, const pl_jnode *n, const pl_jpa
         const pl_jlist *l = pl_jv_items(e, eval(e, s, n->star));
         for (size_t i = 0; i < l->n; i++) pl_jv_push(e, args, l->at[i]);
     }
-    for (size_t i = 0; i < n->keywords.n; i++) pl_jv_put(e, keywords, pl_jv_borrow(n->keywords.at[i]->name), eval(e, s, n->keywords.at[i]->a));
+    for (size_t i = 0; i < n->keywords.n; i++)
+        pl_jv_put(e, keywords, pl_jv_borrow(n->keywords.at[i]->name), eval(e, s, n->keywords.at[i]->a));
     if (n->star_star) {
         pl_jvalue d = eval(e, s, n->star_star);
         if (d.kind != PL_JV_DICT) pl_jfail(e, PL_ERR_INVALID, "behind ** stands a %s", pl_jv_type(d));
@@ -297,7 +306,8 @@ static pl_jvalue eval(pl_jeval *e, pl_jscope *s, const pl_jnode *n)
         e->at = n;
         if (e->status != PL_OK) return v;
         if (!pl_jv_is_number(v)) return pl_jfail(e, PL_ERR_INVALID, "a %s has no sign", pl_jv_type(v));
-        return pl_jv_binary(e, n->kind == PL_JN_NEGATE ? '-' : '+', v.kind == PL_JV_FLOAT && n->kind == PL_JN_NEGATE ? pl_jv_float(-0.0) : pl_jv_int(0), v);
+        return pl_jv_binary(e, n->kind == PL_JN_NEGATE ? '-' : '+',
+                            v.kind == PL_JV_FLOAT && n->kind == PL_JN_NEGATE ? pl_jv_float(-0.0) : pl_jv_int(0), v);
     case PL_JN_ATTR:
         v = eval(e, s, n->a);
         e->at = n;
@@ -349,7 +359,11 @@ static void loop_over(pl_jeval *e, pl_jscope *s, const pl_jnode *n, pl_jvalue ov
         if (e->status != PL_OK) return;
         items = kept.u.list;
     }
-    *loop = (pl_jloop){.items = items, .depth = depth, .changed = {.kind = PL_JV_MISSING}, .node = n->recursive ? n : NULL, .scope = s};
+    *loop = (pl_jloop){.items = items,
+                       .depth = depth,
+                       .changed = {.kind = PL_JV_MISSING},
+                       .node = n->recursive ? n : NULL,
+                       .scope = s};
     for (size_t i = 0; i < items->n && pl_jstep(e, 1); i++) {
         /* A macro made in the body may outlive it, so the scope cannot stand on the stack. */
         pl_jscope *inner = pl_jalloc(e, sizeof *inner);
@@ -443,9 +457,7 @@ static flow exec(pl_jeval *e, pl_jscope *s, const pl_jnode *n)
             if (e->status == PL_OK) assign(e, inner, n->list.at[i]->a, v);
         }
         return inner ? exec_all(e, inner, &n->body) : NEXT;
-    case PL_JN_SCOPE:
-        inner = child(e, s);
-        return inner ? exec_all(e, inner, &n->body) : NEXT;
+    case PL_JN_SCOPE: inner = child(e, s); return inner ? exec_all(e, inner, &n->body) : NEXT;
     case PL_JN_BREAK: return BREAK;
     case PL_JN_CONTINUE: return CONTINUE;
     default: pl_jfail(e, PL_ERR_INTERNAL, "an expression stands where a statement should"); return NEXT;
@@ -487,7 +499,8 @@ void pl_jinja_close(pl_jinja *t)
     pl_free(t);
 }
 
-pl_status pl_jinja_render(const pl_jinja *t, const pl_json *vars, const pl_jinja_limits *limits, pl_buf *out, pl_error *err)
+pl_status pl_jinja_render(const pl_jinja *t, const pl_json *vars, const pl_jinja_limits *limits, pl_buf *out,
+                          pl_error *err)
 {
     pl_jeval e = {.limits = limits ? *limits : (pl_jinja_limits){0}, .out = out, .out_start = out->size, .err = err};
     if (!e.limits.steps) e.limits.steps = 20000000;

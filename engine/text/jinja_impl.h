@@ -1,5 +1,5 @@
-/* The parts of the interpreter, private to this folder: jinja_lex.c makes tokens, jinja_parse.c a tree, jinja_eval.c walks it with the
- * values of jinja_value.c and the filters, tests and methods of jinja_builtin.c. */
+/* The parts of the interpreter, private to this folder: jinja_lex.c makes tokens, jinja_parse.c a tree, jinja_eval.c
+ * walks it with the values of jinja_value.c and the filters, tests and methods of jinja_builtin.c. */
 #pragma once
 
 #include "engine/base/arena.h"
@@ -8,16 +8,26 @@
 /* ---- tokens ---- */
 
 typedef enum {
-    PL_JT_EOF, PL_JT_DATA, PL_JT_VAR_BEGIN, PL_JT_VAR_END, PL_JT_BLOCK_BEGIN, PL_JT_BLOCK_END, PL_JT_NAME, PL_JT_STRING, PL_JT_INT, PL_JT_FLOAT, PL_JT_OP
+    PL_JT_EOF,
+    PL_JT_DATA,
+    PL_JT_VAR_BEGIN,
+    PL_JT_VAR_END,
+    PL_JT_BLOCK_BEGIN,
+    PL_JT_BLOCK_END,
+    PL_JT_NAME,
+    PL_JT_STRING,
+    PL_JT_INT,
+    PL_JT_FLOAT,
+    PL_JT_OP
 } pl_jtoken_kind;
 
 #define PL_JOP(a, b) ((a) | (b) << 8)
 
 typedef struct pl_jtoken {
     pl_jtoken_kind kind;
-    int op;          /* of PL_JT_OP: PL_JOP of its characters */
-    int line, col;   /* from 1 */
-    pl_str text;     /* a string's value, a name, data */
+    int op;        /* of PL_JT_OP: PL_JOP of its characters */
+    int line, col; /* from 1 */
+    pl_str text;   /* a string's value, a name, data */
     int64_t i;
     double f;
 } pl_jtoken;
@@ -32,15 +42,33 @@ size_t pl_jinja_space_before(pl_str s);
 
 typedef enum {
     PL_JV_MISSING, /* no value at all: an argument that was not given */
-    PL_JV_UNDEFINED, PL_JV_NONE, PL_JV_BOOL, PL_JV_INT, PL_JV_FLOAT, PL_JV_STRING,
-    PL_JV_LIST, PL_JV_TUPLE, PL_JV_GENERATOR, /* a generator is true, has no length and no index */
-    PL_JV_DICT, PL_JV_NAMESPACE, PL_JV_LOOP, PL_JV_MACRO, PL_JV_FUNCTION, PL_JV_METHOD
+    PL_JV_UNDEFINED,
+    PL_JV_NONE,
+    PL_JV_BOOL,
+    PL_JV_INT,
+    PL_JV_FLOAT,
+    PL_JV_STRING,
+    PL_JV_LIST,
+    PL_JV_TUPLE,
+    PL_JV_GENERATOR, /* a generator is true, has no length and no index */
+    PL_JV_DICT,
+    PL_JV_NAMESPACE,
+    PL_JV_LOOP,
+    PL_JV_MACRO,
+    PL_JV_FUNCTION,
+    PL_JV_METHOD
 } pl_jkind;
 
 typedef struct pl_jvalue pl_jvalue;
-typedef struct pl_jlist { pl_jvalue *at; size_t n, cap; } pl_jlist;
+typedef struct pl_jlist {
+    pl_jvalue *at;
+    size_t n, cap;
+} pl_jlist;
 typedef struct pl_jpair pl_jpair;
-typedef struct pl_jdict { pl_jpair *at; size_t n, cap; } pl_jdict;
+typedef struct pl_jdict {
+    pl_jpair *at;
+    size_t n, cap;
+} pl_jdict;
 typedef struct pl_jloop pl_jloop;
 typedef struct pl_jmacro pl_jmacro;
 typedef struct pl_jmethod pl_jmethod;
@@ -52,7 +80,7 @@ struct pl_jvalue {
         bool b;
         int64_t i;
         double f;
-        pl_str s;       /* also the sentence about an undefined value */
+        pl_str s; /* also the sentence about an undefined value */
         pl_jlist *list;
         pl_jdict *dict; /* also of a namespace */
         pl_jloop *loop;
@@ -61,32 +89,69 @@ struct pl_jvalue {
         int function;
     } u;
 };
-struct pl_jpair { pl_jvalue key, value; };
-struct pl_jmethod { pl_jvalue self; pl_str name; };
+struct pl_jpair {
+    pl_jvalue key, value;
+};
+struct pl_jmethod {
+    pl_jvalue self;
+    pl_str name;
+};
 
 /* ---- the tree ---- */
 
 typedef enum {
-    PL_JN_CONST, PL_JN_NAME, PL_JN_TUPLE, PL_JN_LIST, PL_JN_DICT, PL_JN_COND, PL_JN_OR, PL_JN_AND, PL_JN_NOT, PL_JN_COMPARE, PL_JN_CONCAT, PL_JN_BINARY,
-    PL_JN_NEGATE, PL_JN_PLUS, PL_JN_ATTR, PL_JN_ITEM, PL_JN_SLICE, PL_JN_CALL, PL_JN_FILTER, PL_JN_TEST,
-    PL_JN_DATA, PL_JN_OUTPUT, PL_JN_FOR, PL_JN_IF, PL_JN_SET, PL_JN_SET_BLOCK, PL_JN_MACRO, PL_JN_CALL_BLOCK, PL_JN_FILTER_BLOCK, PL_JN_WITH, PL_JN_SCOPE,
-    PL_JN_BREAK, PL_JN_CONTINUE
+    PL_JN_CONST,
+    PL_JN_NAME,
+    PL_JN_TUPLE,
+    PL_JN_LIST,
+    PL_JN_DICT,
+    PL_JN_COND,
+    PL_JN_OR,
+    PL_JN_AND,
+    PL_JN_NOT,
+    PL_JN_COMPARE,
+    PL_JN_CONCAT,
+    PL_JN_BINARY,
+    PL_JN_NEGATE,
+    PL_JN_PLUS,
+    PL_JN_ATTR,
+    PL_JN_ITEM,
+    PL_JN_SLICE,
+    PL_JN_CALL,
+    PL_JN_FILTER,
+    PL_JN_TEST,
+    PL_JN_DATA,
+    PL_JN_OUTPUT,
+    PL_JN_FOR,
+    PL_JN_IF,
+    PL_JN_SET,
+    PL_JN_SET_BLOCK,
+    PL_JN_MACRO,
+    PL_JN_CALL_BLOCK,
+    PL_JN_FILTER_BLOCK,
+    PL_JN_WITH,
+    PL_JN_SCOPE,
+    PL_JN_BREAK,
+    PL_JN_CONTINUE
 } pl_jnode_kind;
 
 /* Comparison operators and +, -, … are PL_JOP numbers; these two are words. */
 enum { PL_JOP_IN = 1, PL_JOP_NOT_IN = 2 };
 
 typedef struct pl_jnode pl_jnode;
-typedef struct pl_jnodes { pl_jnode **at; size_t n, cap; } pl_jnodes;
+typedef struct pl_jnodes {
+    pl_jnode **at;
+    size_t n, cap;
+} pl_jnodes;
 struct pl_jnode {
     pl_jnode_kind kind;
     int line, col, op;
     bool recursive;
-    pl_str name;           /* of a name, attribute, filter, test, macro, data; of a keyword argument */
-    pl_jvalue value;       /* of a constant */
+    pl_str name;     /* of a name, attribute, filter, test, macro, data; of a keyword argument */
+    pl_jvalue value; /* of a constant */
     pl_jnode *a, *b, *c;
-    pl_jnodes list;        /* elements, operands, positional arguments, parameters */
-    pl_jnodes keywords;    /* nodes whose name is the keyword and a its value; defaults of parameters (NULL for none) */
+    pl_jnodes list;     /* elements, operands, positional arguments, parameters */
+    pl_jnodes keywords; /* nodes whose name is the keyword and a its value; defaults of parameters (NULL for none) */
     pl_jnode *star, *star_star;
     pl_jnodes body, other; /* statements; of else */
 };
@@ -126,8 +191,8 @@ struct pl_jloop {
     const pl_jlist *items;
     size_t index;
     int depth;
-    pl_jvalue changed;       /* the last arguments of loop.changed, a tuple */
-    const pl_jnode *node;    /* of a recursive loop */
+    pl_jvalue changed;    /* the last arguments of loop.changed, a tuple */
+    const pl_jnode *node; /* of a recursive loop */
     pl_jscope *scope;
 };
 
@@ -142,12 +207,12 @@ pl_jvalue pl_jv_bool(bool b);
 pl_jvalue pl_jv_int(int64_t i);
 pl_jvalue pl_jv_float(double f);
 pl_jvalue pl_jv_none(void);
-pl_jvalue pl_jv_borrow(pl_str s);                                            /* s lives as long as the evaluation */
-pl_jvalue pl_jv_string(pl_jeval *e, pl_str s);                               /* a copy */
-pl_jvalue pl_jv_take(pl_jeval *e, pl_buf *b);                                /* a copy of b, which is emptied and freed */
+pl_jvalue pl_jv_borrow(pl_str s);              /* s lives as long as the evaluation */
+pl_jvalue pl_jv_string(pl_jeval *e, pl_str s); /* a copy */
+pl_jvalue pl_jv_take(pl_jeval *e, pl_buf *b);  /* a copy of b, which is emptied and freed */
 pl_jvalue pl_jv_undefined(pl_jeval *e, const char *fmt, ...) PL_PRINTF(2, 3);
 pl_jvalue pl_jv_sequence(pl_jeval *e, pl_jkind kind);
-pl_jvalue pl_jv_pair(pl_jeval *e, pl_jvalue a, pl_jvalue b);                  /* a tuple of two */
+pl_jvalue pl_jv_pair(pl_jeval *e, pl_jvalue a, pl_jvalue b); /* a tuple of two */
 pl_jvalue pl_jv_dict(pl_jeval *e, pl_jkind kind);
 void pl_jv_push(pl_jeval *e, pl_jvalue sequence, pl_jvalue v);
 void pl_jv_put(pl_jeval *e, pl_jvalue dict, pl_jvalue key, pl_jvalue v);
@@ -167,7 +232,8 @@ const pl_jlist *pl_jv_items(pl_jeval *e, pl_jvalue v);
 /* str(v): borrowed where v is a string. repr(v) is what containers show of their elements. */
 pl_str pl_jv_str(pl_jeval *e, pl_jvalue v);
 void pl_jv_repr(pl_jeval *e, pl_jvalue v, int depth, pl_buf *out);
-void pl_jv_tojson(pl_jeval *e, pl_jvalue v, int indent, pl_str item_sep, pl_str key_sep, bool ascii, bool sort, int level, pl_buf *out);
+void pl_jv_tojson(pl_jeval *e, pl_jvalue v, int indent, pl_str item_sep, pl_str key_sep, bool ascii, bool sort,
+                  int level, pl_buf *out);
 size_t pl_jv_chars(pl_str s); /* characters of UTF-8 */
 /* The bytes of characters [from, to) of s. */
 pl_str pl_jv_chars_at(pl_str s, size_t from, size_t to);

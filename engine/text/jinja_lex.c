@@ -7,20 +7,20 @@ typedef struct lexer {
     pl_arena *arena;
     pl_str src;
     size_t pos;
-    int line;            /* of line_at */
+    int line; /* of line_at */
     size_t line_at, line_start;
-    bool line_starting;  /* what came before pos ended with a line break */
+    bool line_starting; /* what came before pos ended with a line break */
     pl_jtoken *tokens;
     size_t n, cap;
-    char open[256];      /* the closers of the open brackets */
+    char open[256]; /* the closers of the open brackets */
     int n_open;
     pl_error *err;
 } lexer;
 
 static bool is_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 size_t pl_jinja_space_at(pl_str s)
@@ -29,7 +29,8 @@ size_t pl_jinja_space_at(pl_str s)
     const uint8_t *p = (const uint8_t *)s.data;
     if (p[0] < 0x80) return is_space(p[0]);
     if (p[0] < 0xe0) return s.size >= 2 && is_space((uint32_t)(p[0] & 31) << 6 | (p[1] & 63u)) ? 2 : 0;
-    if (p[0] < 0xf0) return s.size >= 3 && is_space((uint32_t)(p[0] & 15) << 12 | (uint32_t)(p[1] & 63) << 6 | (p[2] & 63u)) ? 3 : 0;
+    if (p[0] < 0xf0)
+        return s.size >= 3 && is_space((uint32_t)(p[0] & 15) << 12 | (uint32_t)(p[1] & 63) << 6 | (p[2] & 63u)) ? 3 : 0;
     return 0;
 }
 
@@ -74,7 +75,10 @@ static pl_jtoken *push(lexer *l, pl_jtoken_kind kind, size_t pos)
     return t;
 }
 
-static pl_status no_memory(lexer *l) { return pl_fail(l->err, PL_ERR_NO_MEMORY, "no memory for a template of %zu bytes", l->src.size); }
+static pl_status no_memory(lexer *l)
+{
+    return pl_fail(l->err, PL_ERR_NO_MEMORY, "no memory for a template of %zu bytes", l->src.size);
+}
 
 static bool starts(const lexer *l, size_t pos, const char *with)
 {
@@ -88,7 +92,8 @@ static size_t skip_spaces(const lexer *l, size_t pos)
     return pos;
 }
 
-/* Behind the end of a tag: what its sign and trim_blocks take. at is the first byte of the end, whose two characters are given. */
+/* Behind the end of a tag: what its sign and trim_blocks take. at is the first byte of the end, whose two characters
+ * are given. */
 static bool tag_end(lexer *l, size_t at, const char *end, bool trim, size_t *behind)
 {
     if (starts(l, at, end)) {
@@ -130,7 +135,10 @@ static pl_str text_before(const lexer *l, size_t from, size_t to, char sign, boo
     return t;
 }
 
-static char sign_at(const lexer *l, size_t pos) { return pos < l->src.size && (l->src.data[pos] == '-' || l->src.data[pos] == '+') ? l->src.data[pos] : 0; }
+static char sign_at(const lexer *l, size_t pos)
+{
+    return pos < l->src.size && (l->src.data[pos] == '-' || l->src.data[pos] == '+') ? l->src.data[pos] : 0;
+}
 
 static pl_status push_data(lexer *l, size_t pos, pl_str text)
 {
@@ -149,9 +157,12 @@ static bool raw_begin(const lexer *l, size_t pos, size_t *behind)
     pos = skip_spaces(l, pos);
     if (!starts(l, pos, "raw")) return false;
     pos = skip_spaces(l, pos + 3);
-    if (starts(l, pos, "-%}")) *behind = skip_spaces(l, pos + 3);
-    else if (starts(l, pos, "%}")) *behind = pos + 2;
-    else return false;
+    if (starts(l, pos, "-%}"))
+        *behind = skip_spaces(l, pos + 3);
+    else if (starts(l, pos, "%}"))
+        *behind = pos + 2;
+    else
+        return false;
     return true;
 }
 
@@ -172,16 +183,28 @@ static pl_status lex_raw(lexer *l)
     return fail(l, l->pos, "the raw block has no end");
 }
 
-static bool name_start(uint8_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c >= 0x80; }
-static bool digit(uint8_t c) { return c >= '0' && c <= '9'; }
-static int hex_digit(uint8_t c) { return digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+static bool name_start(uint8_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c >= 0x80;
+}
+static bool digit(uint8_t c)
+{
+    return c >= '0' && c <= '9';
+}
+static int hex_digit(uint8_t c)
+{
+    return digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
 
 static size_t put_utf8(char *out, uint32_t c)
 {
     if (c < 0x80) return out[0] = (char)c, 1;
     if (c < 0x800) return out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), 2;
-    if (c < 0x10000) return out[0] = (char)(0xe0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)), 3;
-    return out[0] = (char)(0xf0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)), out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63)), 4;
+    if (c < 0x10000)
+        return out[0] = (char)(0xe0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 63)), out[2] = (char)(0x80 | (c & 63)),
+               3;
+    return out[0] = (char)(0xf0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 63)),
+           out[2] = (char)(0x80 | (c >> 6 & 63)), out[3] = (char)(0x80 | (c & 63)), 4;
 }
 
 /* Python's escapes. No escape makes a string longer than it stands in the template. */
@@ -221,7 +244,8 @@ static pl_status lex_string(lexer *l)
                     v = v * 16 + (uint32_t)h;
                 }
             } else {
-                for (int j = 0; j < 3 && k < p && d[k] >= '0' && d[k] <= '7'; j++, k++) v = v * 8 + (uint32_t)(d[k] - '0');
+                for (int j = 0; j < 3 && k < p && d[k] >= '0' && d[k] <= '7'; j++, k++)
+                    v = v * 8 + (uint32_t)(d[k] - '0');
             }
             if (v > 0x10ffff || (v >= 0xd800 && v < 0xe000)) return fail(l, i, "the escape is no character");
             n += put_utf8(s + n, v);
@@ -253,8 +277,10 @@ static pl_status lex_number(lexer *l)
         int h = hex_digit(c);
         if (h < 0 || h >= base) {
             bool dot = base == 10 && c == '.' && !real && !index && p + 1 < size && digit((uint8_t)d[p + 1]);
-            size_t sign = base == 10 && (c == 'e' || c == 'E') && p + 1 < size && (d[p + 1] == '+' || d[p + 1] == '-') ? 1 : 0;
-            bool power = base == 10 && !index && (c == 'e' || c == 'E') && p + 1 + sign < size && digit((uint8_t)d[p + 1 + sign]);
+            size_t sign =
+                base == 10 && (c == 'e' || c == 'E') && p + 1 < size && (d[p + 1] == '+' || d[p + 1] == '-') ? 1 : 0;
+            bool power = base == 10 && !index && (c == 'e' || c == 'E') && p + 1 + sign < size &&
+                         digit((uint8_t)d[p + 1 + sign]);
             if (!dot && !power) break;
             real = true;
             if (n + 2 < sizeof text) {
@@ -280,7 +306,8 @@ static pl_status lex_number(lexer *l)
         t->f = strtod(text, NULL);
     } else {
         for (size_t i = 0; i < n; i++) {
-            if (__builtin_mul_overflow(t->i, (int64_t)base, &t->i) || __builtin_add_overflow(t->i, (int64_t)hex_digit((uint8_t)text[i]), &t->i))
+            if (__builtin_mul_overflow(t->i, (int64_t)base, &t->i) ||
+                __builtin_add_overflow(t->i, (int64_t)hex_digit((uint8_t)text[i]), &t->i))
                 return fail(l, start, "the integer does not fit into 64 bits");
         }
     }
@@ -358,7 +385,9 @@ static pl_status lex(lexer *l)
 {
     while (l->pos < l->src.size) {
         size_t p = l->pos;
-        while (p + 1 < l->src.size && !(l->src.data[p] == '{' && strchr("{%#", l->src.data[p + 1]) && l->src.data[p + 1])) p++;
+        while (p + 1 < l->src.size &&
+               !(l->src.data[p] == '{' && strchr("{%#", l->src.data[p + 1]) && l->src.data[p + 1]))
+            p++;
         if (p + 1 >= l->src.size) { /* no more tags */
             PL_TRY(push_data(l, l->pos, (pl_str){l->src.data + l->pos, l->src.size - l->pos}));
             break;
@@ -398,7 +427,8 @@ pl_status pl_jinja_lex(pl_arena *a, pl_str source, pl_jtoken **out, pl_error *er
     }
     if (n > 0 && s[n - 1] == '\n') n--;
     lexer l = {.arena = a, .src = {s, n}, .line = 1, .line_starting = true, .err = err};
-    if (!pl_utf8_valid(l.src)) return pl_fail(err, PL_ERR_FORMAT, "the template is not UTF-8 at byte %zu", pl_utf8_valid_prefix(l.src));
+    if (!pl_utf8_valid(l.src))
+        return pl_fail(err, PL_ERR_FORMAT, "the template is not UTF-8 at byte %zu", pl_utf8_valid_prefix(l.src));
     pl_status st = lex(&l);
     *out = l.tokens;
     return st;

@@ -19,11 +19,15 @@ static const pl_jtoken end_token = {.kind = PL_JT_EOF};
 static pl_jnode *fail(parser *p, pl_status s, const char *what, pl_str name)
 {
     if (p->status != PL_OK) return &p->nothing;
-    p->status = pl_fail(p->err, s, "template line %d, column %d: %s%s%.*s", p->t->line, p->t->col, what, name.size ? " " : "", name.size > 64 ? 64 : (int)name.size, name.data);
+    p->status = pl_fail(p->err, s, "template line %d, column %d: %s%s%.*s", p->t->line, p->t->col, what,
+                        name.size ? " " : "", name.size > 64 ? 64 : (int)name.size, name.data);
     p->t = &end_token;
     return &p->nothing;
 }
-static pl_jnode *syntax(parser *p, const char *what) { return fail(p, PL_ERR_FORMAT, what, (pl_str){"", 0}); }
+static pl_jnode *syntax(parser *p, const char *what)
+{
+    return fail(p, PL_ERR_FORMAT, what, (pl_str){"", 0});
+}
 static pl_jnode *no_memory(parser *p)
 {
     if (p->status == PL_OK) p->status = pl_fail(p->err, PL_ERR_NO_MEMORY, "no memory for a template");
@@ -35,8 +39,14 @@ static void advance(parser *p)
 {
     if (p->t->kind != PL_JT_EOF) p->t++;
 }
-static bool is_op(const parser *p, int op) { return p->t->kind == PL_JT_OP && p->t->op == op; }
-static bool is_name(const parser *p, const char *name) { return p->t->kind == PL_JT_NAME && pl_str_is(p->t->text, name); }
+static bool is_op(const parser *p, int op)
+{
+    return p->t->kind == PL_JT_OP && p->t->op == op;
+}
+static bool is_name(const parser *p, const char *name)
+{
+    return p->t->kind == PL_JT_NAME && pl_str_is(p->t->text, name);
+}
 static bool take_op(parser *p, int op)
 {
     if (!is_op(p, op)) return false;
@@ -63,7 +73,10 @@ static pl_jnode *node_at(parser *p, pl_jnode_kind kind, const pl_jtoken *at)
     n->col = at->col;
     return n;
 }
-static pl_jnode *node(parser *p, pl_jnode_kind kind) { return node_at(p, kind, p->t); }
+static pl_jnode *node(parser *p, pl_jnode_kind kind)
+{
+    return node_at(p, kind, p->t);
+}
 
 static void add(parser *p, pl_jnodes *list, pl_jnode *n)
 {
@@ -114,7 +127,8 @@ static void call_args(parser *p, pl_jnode *n)
             k->a = expression(p, true);
             add(p, &n->keywords, k);
         } else {
-            if (n->keywords.n || n->star || n->star_star) syntax(p, "an argument without a name follows one with a name");
+            if (n->keywords.n || n->star || n->star_star)
+                syntax(p, "an argument without a name follows one with a name");
             add(p, &n->list, expression(p, true));
         }
         if (!is_op(p, ')')) expect_op(p, ',', "expected , or )");
@@ -189,17 +203,18 @@ static pl_jnode *test(parser *p, pl_jnode *input)
     n->a = input;
     if (is_op(p, '(')) {
         call_args(p, n);
-    } else if ((p->t->kind == PL_JT_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and")) || p->t->kind == PL_JT_STRING ||
-               p->t->kind == PL_JT_INT || p->t->kind == PL_JT_FLOAT || is_op(p, '[') || is_op(p, '{')) {
+    } else if ((p->t->kind == PL_JT_NAME && !is_name(p, "else") && !is_name(p, "or") && !is_name(p, "and")) ||
+               p->t->kind == PL_JT_STRING || p->t->kind == PL_JT_INT || p->t->kind == PL_JT_FLOAT || is_op(p, '[') ||
+               is_op(p, '{')) {
         if (is_name(p, "is")) return syntax(p, "tests cannot be chained with is");
         add(p, &n->list, postfix(p, primary(p)));
     }
     if (!negated) return n;
     pl_jnode *not = node_at(p, PL_JN_NOT, p->t);
-    not->line = n->line;
-    not->col = n->col;
-    not->a = n;
-    return not;
+    not ->line = n->line;
+    not ->col = n->col;
+    not ->a = n;
+    return not ;
 }
 
 static pl_jnode *filters(parser *p, pl_jnode *n)
@@ -228,7 +243,8 @@ static pl_jnode *strings(parser *p)
     for (; p->t->kind == PL_JT_STRING; advance(p)) size += p->t->text.size, k++;
     char *s = k > 1 ? pl_arena_alloc(p->arena, size + 1) : NULL;
     if (k > 1 && !s) return no_memory(p);
-    for (size_t i = 0, at = 0; s && i < k; at += first[i++].text.size) memcpy(s + at, first[i].text.data, first[i].text.size);
+    for (size_t i = 0, at = 0; s && i < k; at += first[i++].text.size)
+        memcpy(s + at, first[i].text.data, first[i].text.size);
     n->value = pl_jv_borrow(s ? (pl_str){s, size} : first->text);
     return n;
 }
@@ -241,9 +257,12 @@ static pl_jnode *primary(parser *p)
     if (t->kind == PL_JT_NAME) {
         bool yes = is_name(p, "true") || is_name(p, "True"), no = is_name(p, "false") || is_name(p, "False");
         n = node(p, PL_JN_CONST);
-        if (yes || no) n->value = pl_jv_bool(yes);
-        else if (is_name(p, "none") || is_name(p, "None")) n->value = pl_jv_none();
-        else n->kind = PL_JN_NAME, n->name = t->text;
+        if (yes || no)
+            n->value = pl_jv_bool(yes);
+        else if (is_name(p, "none") || is_name(p, "None"))
+            n->value = pl_jv_none();
+        else
+            n->kind = PL_JN_NAME, n->name = t->text;
         advance(p);
         return n;
     }
@@ -358,7 +377,8 @@ static int comparison(parser *p)
 {
     if (p->t->kind == PL_JT_OP) {
         int op = p->t->op;
-        if (op == '<' || op == '>' || op == PL_JOP('=', '=') || op == PL_JOP('!', '=') || op == PL_JOP('<', '=') || op == PL_JOP('>', '=')) {
+        if (op == '<' || op == '>' || op == PL_JOP('=', '=') || op == PL_JOP('!', '=') || op == PL_JOP('<', '=') ||
+            op == PL_JOP('>', '=')) {
             advance(p);
             return op;
         }
@@ -439,7 +459,9 @@ static pl_jnode *tuple(parser *p, bool simple, bool cond, const char *end_name, 
     p->depth++;
     while (p->status == PL_OK) {
         if (n->list.n > 0) expect_op(p, ',', "expected ,");
-        if (p->t->kind == PL_JT_VAR_END || p->t->kind == PL_JT_BLOCK_END || is_op(p, ')') || (end_name && is_name(p, end_name))) break;
+        if (p->t->kind == PL_JT_VAR_END || p->t->kind == PL_JT_BLOCK_END || is_op(p, ')') ||
+            (end_name && is_name(p, end_name)))
+            break;
         add(p, &n->list, simple ? primary(p) : expression(p, cond));
         if (!is_op(p, ',')) break;
         comma = true;
@@ -560,8 +582,10 @@ static void parameters(parser *p, pl_jnode *n)
         if (is_op(p, ')')) break;
         pl_jnode *x = node(p, PL_JN_NAME), *value = NULL;
         x->name = expect_name(p, "expected the name of a parameter");
-        if (take_op(p, '=')) value = expression(p, true);
-        else if (n->keywords.n > 0 && n->keywords.at[n->keywords.n - 1]) syntax(p, "a parameter without a default follows one with a default");
+        if (take_op(p, '='))
+            value = expression(p, true);
+        else if (n->keywords.n > 0 && n->keywords.at[n->keywords.n - 1])
+            syntax(p, "a parameter without a default follows one with a default");
         add(p, &n->list, x);
         add(p, &n->keywords, value);
     }

@@ -19,7 +19,8 @@ pl_jvalue pl_jfail(pl_jeval *e, pl_status s, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
-        e->status = pl_fail(e->err, s, "template line %d, column %d: %s", e->at ? e->at->line : 0, e->at ? e->at->col : 0, text);
+        e->status = pl_fail(e->err, s, "template line %d, column %d: %s", e->at ? e->at->line : 0,
+                            e->at ? e->at->col : 0, text);
     }
     return (pl_jvalue){.kind = PL_JV_UNDEFINED};
 }
@@ -28,7 +29,8 @@ bool pl_jstep(pl_jeval *e, size_t n)
 {
     if (e->status != PL_OK) return false;
     e->steps += n;
-    if (e->steps > e->limits.steps) pl_jfail(e, PL_ERR_BUDGET, "the template takes more than %" PRIu64 " steps", e->limits.steps);
+    if (e->steps > e->limits.steps)
+        pl_jfail(e, PL_ERR_BUDGET, "the template takes more than %" PRIu64 " steps", e->limits.steps);
     return e->status == PL_OK;
 }
 
@@ -46,11 +48,26 @@ void *pl_jalloc(pl_jeval *e, size_t size)
     return p;
 }
 
-pl_jvalue pl_jv_bool(bool b) { return (pl_jvalue){.kind = PL_JV_BOOL, .u.b = b}; }
-pl_jvalue pl_jv_int(int64_t i) { return (pl_jvalue){.kind = PL_JV_INT, .u.i = i}; }
-pl_jvalue pl_jv_float(double f) { return (pl_jvalue){.kind = PL_JV_FLOAT, .u.f = f}; }
-pl_jvalue pl_jv_none(void) { return (pl_jvalue){.kind = PL_JV_NONE}; }
-pl_jvalue pl_jv_borrow(pl_str s) { return (pl_jvalue){.kind = PL_JV_STRING, .u.s = s}; }
+pl_jvalue pl_jv_bool(bool b)
+{
+    return (pl_jvalue){.kind = PL_JV_BOOL, .u.b = b};
+}
+pl_jvalue pl_jv_int(int64_t i)
+{
+    return (pl_jvalue){.kind = PL_JV_INT, .u.i = i};
+}
+pl_jvalue pl_jv_float(double f)
+{
+    return (pl_jvalue){.kind = PL_JV_FLOAT, .u.f = f};
+}
+pl_jvalue pl_jv_none(void)
+{
+    return (pl_jvalue){.kind = PL_JV_NONE};
+}
+pl_jvalue pl_jv_borrow(pl_str s)
+{
+    return (pl_jvalue){.kind = PL_JV_STRING, .u.s = s};
+}
 
 pl_jvalue pl_jv_string(pl_jeval *e, pl_str s)
 {
@@ -96,8 +113,14 @@ pl_jvalue pl_jv_dict(pl_jeval *e, pl_jkind kind)
     return (pl_jvalue){.kind = (uint8_t)kind, .u.dict = d};
 }
 
-bool pl_jv_is_sequence(pl_jvalue v) { return v.kind == PL_JV_LIST || v.kind == PL_JV_TUPLE || v.kind == PL_JV_GENERATOR; }
-bool pl_jv_is_number(pl_jvalue v) { return v.kind == PL_JV_INT || v.kind == PL_JV_FLOAT || v.kind == PL_JV_BOOL; }
+bool pl_jv_is_sequence(pl_jvalue v)
+{
+    return v.kind == PL_JV_LIST || v.kind == PL_JV_TUPLE || v.kind == PL_JV_GENERATOR;
+}
+bool pl_jv_is_number(pl_jvalue v)
+{
+    return v.kind == PL_JV_INT || v.kind == PL_JV_FLOAT || v.kind == PL_JV_BOOL;
+}
 
 void pl_jv_push(pl_jeval *e, pl_jvalue sequence, pl_jvalue v)
 {
@@ -128,7 +151,8 @@ const pl_jvalue *pl_jv_lookup(pl_jeval *e, const pl_jdict *d, pl_jvalue key)
     pl_jstep(e, d->n / 8);
     for (size_t i = 0; i < d->n; i++) {
         const pl_jvalue *k = &d->at[i].key;
-        if (k->kind == PL_JV_STRING && key.kind == PL_JV_STRING ? pl_str_eq(k->u.s, key.u.s) : pl_jv_equal(e, *k, key)) return &d->at[i].value;
+        if (k->kind == PL_JV_STRING && key.kind == PL_JV_STRING ? pl_str_eq(k->u.s, key.u.s) : pl_jv_equal(e, *k, key))
+            return &d->at[i].value;
     }
     return NULL;
 }
@@ -170,7 +194,8 @@ pl_jvalue pl_jv_json(pl_jeval *e, const pl_json *j, int depth)
     case PL_JSON_STRING: return pl_jv_borrow(pl_json_str(j));
     case PL_JSON_ARRAY:
         v = pl_jv_sequence(e, PL_JV_LIST);
-        for (size_t i = 0; i < pl_json_size(j) && e->status == PL_OK; i++) pl_jv_push(e, v, pl_jv_json(e, pl_json_at(j, i), depth + 1));
+        for (size_t i = 0; i < pl_json_size(j) && e->status == PL_OK; i++)
+            pl_jv_push(e, v, pl_jv_json(e, pl_json_at(j, i), depth + 1));
         return v;
     case PL_JSON_OBJECT: break;
     }
@@ -199,8 +224,9 @@ pl_jvalue pl_jv_json(pl_jeval *e, const pl_json *j, int depth)
 
 const char *pl_jv_type(pl_jvalue v)
 {
-    static const char *const names[] = {"nothing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "generator", "dict",
-                                        "Namespace", "LoopContext", "Macro", "function", "method"};
+    static const char *const names[] = {"nothing",     "Undefined", "NoneType", "bool",      "int",  "float",
+                                        "str",         "list",      "tuple",    "generator", "dict", "Namespace",
+                                        "LoopContext", "Macro",     "function", "method"};
     return names[v.kind];
 }
 
@@ -221,8 +247,14 @@ bool pl_jv_truth(pl_jvalue v)
     }
 }
 
-static double as_float(pl_jvalue v) { return v.kind == PL_JV_FLOAT ? v.u.f : v.kind == PL_JV_BOOL ? v.u.b : (double)v.u.i; }
-static int64_t as_int(pl_jvalue v) { return v.kind == PL_JV_BOOL ? v.u.b : v.u.i; }
+static double as_float(pl_jvalue v)
+{
+    return v.kind == PL_JV_FLOAT ? v.u.f : v.kind == PL_JV_BOOL ? v.u.b : (double)v.u.i;
+}
+static int64_t as_int(pl_jvalue v)
+{
+    return v.kind == PL_JV_BOOL ? v.u.b : v.u.i;
+}
 
 static bool equal(pl_jeval *e, pl_jvalue a, pl_jvalue b, int depth)
 {
@@ -262,7 +294,10 @@ static bool equal(pl_jeval *e, pl_jvalue a, pl_jvalue b, int depth)
     }
 }
 
-bool pl_jv_equal(pl_jeval *e, pl_jvalue a, pl_jvalue b) { return equal(e, a, b, 0); }
+bool pl_jv_equal(pl_jeval *e, pl_jvalue a, pl_jvalue b)
+{
+    return equal(e, a, b, 0);
+}
 
 static int compare(pl_jeval *e, pl_jvalue a, pl_jvalue b, int depth)
 {
@@ -294,7 +329,10 @@ static int compare(pl_jeval *e, pl_jvalue a, pl_jvalue b, int depth)
     return 0;
 }
 
-int pl_jv_compare(pl_jeval *e, pl_jvalue a, pl_jvalue b) { return compare(e, a, b, 0); }
+int pl_jv_compare(pl_jeval *e, pl_jvalue a, pl_jvalue b)
+{
+    return compare(e, a, b, 0);
+}
 
 bool pl_jv_contains(pl_jeval *e, pl_jvalue all, pl_jvalue one)
 {
@@ -304,7 +342,8 @@ bool pl_jv_contains(pl_jeval *e, pl_jvalue all, pl_jvalue one)
             return false;
         }
         pl_jstep(e, all.u.s.size / 64);
-        return one.u.s.size == 0 || (all.u.s.size >= one.u.s.size && memmem(all.u.s.data, all.u.s.size, one.u.s.data, one.u.s.size) != NULL);
+        return one.u.s.size == 0 ||
+               (all.u.s.size >= one.u.s.size && memmem(all.u.s.data, all.u.s.size, one.u.s.data, one.u.s.size) != NULL);
     }
     if (all.kind == PL_JV_DICT) return pl_jv_lookup(e, all.u.dict, one) != NULL;
     const pl_jlist *l = pl_jv_items(e, all);
@@ -324,7 +363,8 @@ size_t pl_jv_chars(pl_str s)
 pl_str pl_jv_chars_at(pl_str s, size_t from, size_t to)
 {
     size_t i = 0, n = 0, start;
-    for (; i < s.size && (((uint8_t)s.data[i] & 0xc0) == 0x80 || n < from); i++) n += ((uint8_t)s.data[i] & 0xc0) != 0x80;
+    for (; i < s.size && (((uint8_t)s.data[i] & 0xc0) == 0x80 || n < from); i++)
+        n += ((uint8_t)s.data[i] & 0xc0) != 0x80;
     while (i < s.size && ((uint8_t)s.data[i] & 0xc0) == 0x80) i++;
     start = i;
     for (n = from; i < s.size; i++) {
@@ -382,8 +422,9 @@ static void put_float(double f, pl_buf *out)
 static bool printable(int32_t c)
 {
     utf8proc_category_t k = utf8proc_category(c);
-    return c == ' ' || !(k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CS || k == UTF8PROC_CATEGORY_CO ||
-                         k == UTF8PROC_CATEGORY_CN || k == UTF8PROC_CATEGORY_ZL || k == UTF8PROC_CATEGORY_ZP || k == UTF8PROC_CATEGORY_ZS);
+    return c == ' ' || !(k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CS ||
+                         k == UTF8PROC_CATEGORY_CO || k == UTF8PROC_CATEGORY_CN || k == UTF8PROC_CATEGORY_ZL ||
+                         k == UTF8PROC_CATEGORY_ZP || k == UTF8PROC_CATEGORY_ZS);
 }
 
 static void repr_string(pl_str s, pl_buf *out)
@@ -394,14 +435,22 @@ static void repr_string(pl_str s, pl_buf *out)
         int32_t c;
         utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s.data + i, (utf8proc_ssize_t)(s.size - i), &c);
         if (n < 1) n = 1, c = 0xfffd;
-        if (c == quote || c == '\\') pl_buf_printf(out, "\\%c", (char)c);
-        else if (c == '\n') pl_buf_add(out, "\\n", 2);
-        else if (c == '\r') pl_buf_add(out, "\\r", 2);
-        else if (c == '\t') pl_buf_add(out, "\\t", 2);
-        else if (printable(c)) pl_buf_add(out, s.data + i, (size_t)n);
-        else if (c < 0x100) pl_buf_printf(out, "\\x%02x", (unsigned)c);
-        else if (c < 0x10000) pl_buf_printf(out, "\\u%04x", (unsigned)c);
-        else pl_buf_printf(out, "\\U%08x", (unsigned)c);
+        if (c == quote || c == '\\')
+            pl_buf_printf(out, "\\%c", (char)c);
+        else if (c == '\n')
+            pl_buf_add(out, "\\n", 2);
+        else if (c == '\r')
+            pl_buf_add(out, "\\r", 2);
+        else if (c == '\t')
+            pl_buf_add(out, "\\t", 2);
+        else if (printable(c))
+            pl_buf_add(out, s.data + i, (size_t)n);
+        else if (c < 0x100)
+            pl_buf_printf(out, "\\x%02x", (unsigned)c);
+        else if (c < 0x10000)
+            pl_buf_printf(out, "\\u%04x", (unsigned)c);
+        else
+            pl_buf_printf(out, "\\U%08x", (unsigned)c);
         i += (size_t)n;
     }
     pl_buf_add_u8(out, (uint8_t)quote);
@@ -421,7 +470,10 @@ void pl_jv_repr(pl_jeval *e, pl_jvalue v, int depth, pl_buf *out)
     case PL_JV_BOOL: pl_buf_add_str(out, pl_str_from(v.u.b ? "True" : "False")); break;
     case PL_JV_INT: pl_buf_printf(out, "%" PRId64, v.u.i); break;
     case PL_JV_FLOAT: put_float(v.u.f, out); break;
-    case PL_JV_STRING: pl_jstep(e, v.u.s.size / 64); repr_string(v.u.s, out); break;
+    case PL_JV_STRING:
+        pl_jstep(e, v.u.s.size / 64);
+        repr_string(v.u.s, out);
+        break;
     case PL_JV_LIST:
     case PL_JV_TUPLE:
         pl_buf_add_u8(out, v.kind == PL_JV_LIST ? '[' : '(');
@@ -473,10 +525,14 @@ static void json_string(pl_str s, bool ascii, pl_buf *out)
             i++;
         } else {
             int32_t u;
-            utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s.data + i, (utf8proc_ssize_t)(s.size - i), &u);
+            utf8proc_ssize_t n =
+                utf8proc_iterate((const utf8proc_uint8_t *)s.data + i, (utf8proc_ssize_t)(s.size - i), &u);
             if (n < 1) n = 1, u = 0xfffd;
-            if (u >= 0x10000) pl_buf_printf(out, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((u - 0x10000) >> 10)), (unsigned)(0xdc00 + ((u - 0x10000) & 0x3ff)));
-            else pl_buf_printf(out, "\\u%04x", (unsigned)u);
+            if (u >= 0x10000)
+                pl_buf_printf(out, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((u - 0x10000) >> 10)),
+                              (unsigned)(0xdc00 + ((u - 0x10000) & 0x3ff)));
+            else
+                pl_buf_printf(out, "\\u%04x", (unsigned)u);
             i += (size_t)n;
         }
     }
@@ -499,7 +555,8 @@ static int by_key(const void *a, const void *b)
     return c ? c : (s.size > t.size) - (s.size < t.size);
 }
 
-void pl_jv_tojson(pl_jeval *e, pl_jvalue v, int indent, pl_str item_sep, pl_str key_sep, bool ascii, bool sort, int level, pl_buf *out)
+void pl_jv_tojson(pl_jeval *e, pl_jvalue v, int indent, pl_str item_sep, pl_str key_sep, bool ascii, bool sort,
+                  int level, pl_buf *out)
 {
     if (!pl_jstep(e, 1)) return;
     if (out->size > e->limits.output || level > DEPTH_MAX || indent > 64) {
@@ -511,10 +568,15 @@ void pl_jv_tojson(pl_jeval *e, pl_jvalue v, int indent, pl_str item_sep, pl_str 
     case PL_JV_BOOL: pl_buf_add_str(out, pl_str_from(v.u.b ? "true" : "false")); break;
     case PL_JV_INT: pl_buf_printf(out, "%" PRId64, v.u.i); break;
     case PL_JV_FLOAT:
-        if (isnan(v.u.f) || isinf(v.u.f)) pl_buf_add_str(out, pl_str_from(isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity"));
-        else put_float(v.u.f, out);
+        if (isnan(v.u.f) || isinf(v.u.f))
+            pl_buf_add_str(out, pl_str_from(isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity"));
+        else
+            put_float(v.u.f, out);
         break;
-    case PL_JV_STRING: pl_jstep(e, v.u.s.size / 64); json_string(v.u.s, ascii, out); break;
+    case PL_JV_STRING:
+        pl_jstep(e, v.u.s.size / 64);
+        json_string(v.u.s, ascii, out);
+        break;
     case PL_JV_LIST:
     case PL_JV_TUPLE:
         pl_buf_add_u8(out, '[');
@@ -562,9 +624,16 @@ void pl_jv_escape(pl_str s, pl_buf *out)
 {
     for (size_t i = 0; i < s.size; i++) {
         char c = s.data[i];
-        const char *t = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&#34;" : c == '\'' ? "&#39;" : NULL;
-        if (t) pl_buf_add_str(out, pl_str_from(t));
-        else pl_buf_add_u8(out, (uint8_t)c);
+        const char *t = c == '&'    ? "&amp;"
+                        : c == '<'  ? "&lt;"
+                        : c == '>'  ? "&gt;"
+                        : c == '"'  ? "&#34;"
+                        : c == '\'' ? "&#39;"
+                                    : NULL;
+        if (t)
+            pl_buf_add_str(out, pl_str_from(t));
+        else
+            pl_buf_add_u8(out, (uint8_t)c);
     }
 }
 
@@ -575,17 +644,23 @@ pl_jvalue pl_jv_index(pl_jeval *e, pl_jvalue v, pl_jvalue at)
     if (v.kind == PL_JV_DICT) {
         const pl_jvalue *found = pl_jv_lookup(e, v.u.dict, at);
         if (found) return *found;
-    } else if ((v.kind == PL_JV_LIST || v.kind == PL_JV_TUPLE || v.kind == PL_JV_STRING) && (at.kind == PL_JV_INT || at.kind == PL_JV_BOOL)) {
+    } else if ((v.kind == PL_JV_LIST || v.kind == PL_JV_TUPLE || v.kind == PL_JV_STRING) &&
+               (at.kind == PL_JV_INT || at.kind == PL_JV_BOOL)) {
         int64_t i = as_int(at), n = (int64_t)(v.kind == PL_JV_STRING ? pl_jv_chars(v.u.s) : v.u.list->n);
         if (v.kind == PL_JV_STRING) pl_jstep(e, v.u.s.size / 64);
         if (i < 0) i += n;
-        if (i >= 0 && i < n) return v.kind == PL_JV_STRING ? pl_jv_borrow(pl_jv_chars_at(v.u.s, (size_t)i, (size_t)i + 1)) : v.u.list->at[i];
+        if (i >= 0 && i < n)
+            return v.kind == PL_JV_STRING ? pl_jv_borrow(pl_jv_chars_at(v.u.s, (size_t)i, (size_t)i + 1))
+                                          : v.u.list->at[i];
     } else if (v.kind == PL_JV_UNDEFINED) {
         return pl_jfail(e, PL_ERR_INVALID, "%.*s", PL_STR_ARG(v.u.s));
     }
-    if (at.kind == PL_JV_STRING) return pl_jv_undefined(e, "'%s object' has no attribute '%.*s'", pl_jv_type(v), at.u.s.size > 80 ? 80 : (int)at.u.s.size, at.u.s.data);
+    if (at.kind == PL_JV_STRING)
+        return pl_jv_undefined(e, "'%s object' has no attribute '%.*s'", pl_jv_type(v),
+                               at.u.s.size > 80 ? 80 : (int)at.u.s.size, at.u.s.data);
     pl_str text = pl_jv_str(e, at);
-    return pl_jv_undefined(e, "%s object has no element %.*s", pl_jv_type(v), text.size > 80 ? 80 : (int)text.size, text.data);
+    return pl_jv_undefined(e, "%s object has no element %.*s", pl_jv_type(v), text.size > 80 ? 80 : (int)text.size,
+                           text.data);
 }
 
 /* One bound of a slice as Python reads it. */
@@ -601,7 +676,8 @@ pl_jvalue pl_jv_slice(pl_jeval *e, pl_jvalue v, pl_jvalue from, pl_jvalue to, pl
 {
     const pl_jvalue *all[3] = {&from, &to, &step};
     for (int i = 0; i < 3; i++) {
-        if (all[i]->kind > PL_JV_INT || all[i]->kind == PL_JV_UNDEFINED) return pl_jfail(e, PL_ERR_INVALID, "a slice wants integers, not %s", pl_jv_type(*all[i]));
+        if (all[i]->kind > PL_JV_INT || all[i]->kind == PL_JV_UNDEFINED)
+            return pl_jfail(e, PL_ERR_INVALID, "a slice wants integers, not %s", pl_jv_type(*all[i]));
     }
     if (v.kind != PL_JV_LIST && v.kind != PL_JV_TUPLE && v.kind != PL_JV_STRING) {
         if (v.kind == PL_JV_UNDEFINED) return pl_jfail(e, PL_ERR_INVALID, "%.*s", PL_STR_ARG(v.u.s));
@@ -618,7 +694,8 @@ pl_jvalue pl_jv_slice(pl_jeval *e, pl_jvalue v, pl_jvalue from, pl_jvalue to, pl
         pl_jvalue chars = {.kind = PL_JV_LIST, .u.list = (pl_jlist *)(uintptr_t)pl_jv_items(e, v)};
         pl_jvalue picked = pl_jv_slice(e, chars, from, to, step);
         pl_buf out = {0};
-        for (size_t i = 0; picked.kind == PL_JV_LIST && i < picked.u.list->n; i++) pl_buf_add_str(&out, picked.u.list->at[i].u.s);
+        for (size_t i = 0; picked.kind == PL_JV_LIST && i < picked.u.list->n; i++)
+            pl_buf_add_str(&out, picked.u.list->at[i].u.s);
         return pl_jv_take(e, &out);
     }
     pl_jvalue out = pl_jv_sequence(e, (pl_jkind)v.kind);
@@ -654,9 +731,11 @@ static pl_jvalue int_power(pl_jeval *e, int64_t a, int64_t b)
     int64_t r = 1;
     if (b < 0) return pl_jv_float(pow((double)a, (double)b));
     while (b > 0) {
-        if (b & 1 && __builtin_mul_overflow(r, a, &r)) return pl_jfail(e, PL_ERR_INVALID, "an integer does not fit into 64 bits");
+        if (b & 1 && __builtin_mul_overflow(r, a, &r))
+            return pl_jfail(e, PL_ERR_INVALID, "an integer does not fit into 64 bits");
         b >>= 1;
-        if (b && __builtin_mul_overflow(a, a, &a)) return pl_jfail(e, PL_ERR_INVALID, "an integer does not fit into 64 bits");
+        if (b && __builtin_mul_overflow(a, a, &a))
+            return pl_jfail(e, PL_ERR_INVALID, "an integer does not fit into 64 bits");
     }
     return pl_jv_int(r);
 }
@@ -665,15 +744,24 @@ static pl_jvalue int_binary(pl_jeval *e, int op, int64_t a, int64_t b)
 {
     int64_t r = 0;
     bool over = false;
-    if (op == '+') over = __builtin_add_overflow(a, b, &r);
-    else if (op == '-') over = __builtin_sub_overflow(a, b, &r);
-    else if (op == '*') over = __builtin_mul_overflow(a, b, &r);
-    else if (op == PL_JOP('*', '*')) return int_power(e, a, b);
-    else if (b == 0) return pl_jfail(e, PL_ERR_INVALID, "division by zero");
-    else if (op == '/') return pl_jv_float((double)a / (double)b);
-    else if (b == -1) over = op != '%' && __builtin_sub_overflow((int64_t)0, a, &r);
-    else if (op == '%') r = a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0); /* the sign of the divisor */
-    else r = a / b - (a % b != 0 && (a < 0) != (b < 0));
+    if (op == '+')
+        over = __builtin_add_overflow(a, b, &r);
+    else if (op == '-')
+        over = __builtin_sub_overflow(a, b, &r);
+    else if (op == '*')
+        over = __builtin_mul_overflow(a, b, &r);
+    else if (op == PL_JOP('*', '*'))
+        return int_power(e, a, b);
+    else if (b == 0)
+        return pl_jfail(e, PL_ERR_INVALID, "division by zero");
+    else if (op == '/')
+        return pl_jv_float((double)a / (double)b);
+    else if (b == -1)
+        over = op != '%' && __builtin_sub_overflow((int64_t)0, a, &r);
+    else if (op == '%')
+        r = a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0); /* the sign of the divisor */
+    else
+        r = a / b - (a % b != 0 && (a < 0) != (b < 0));
     return over ? pl_jfail(e, PL_ERR_INVALID, "an integer does not fit into 64 bits") : pl_jv_int(r);
 }
 
@@ -720,8 +808,10 @@ pl_jvalue pl_jv_binary(pl_jeval *e, int op, pl_jvalue a, pl_jvalue b)
         for (size_t i = 0; i < b.u.list->n; i++) pl_jv_push(e, out, b.u.list->at[i]);
         return out;
     }
-    if (op == '*' && (a.kind == PL_JV_STRING || a_list) && (b.kind == PL_JV_INT || b.kind == PL_JV_BOOL)) return repeat(e, a, as_int(b));
-    if (op == '*' && (b.kind == PL_JV_STRING || b_list) && (a.kind == PL_JV_INT || a.kind == PL_JV_BOOL)) return repeat(e, b, as_int(a));
+    if (op == '*' && (a.kind == PL_JV_STRING || a_list) && (b.kind == PL_JV_INT || b.kind == PL_JV_BOOL))
+        return repeat(e, a, as_int(b));
+    if (op == '*' && (b.kind == PL_JV_STRING || b_list) && (a.kind == PL_JV_INT || a.kind == PL_JV_BOOL))
+        return repeat(e, b, as_int(a));
     if (op == '%' && a.kind == PL_JV_STRING) return pl_jv_format(e, a.u.s, b);
     if (a.kind == PL_JV_UNDEFINED || b.kind == PL_JV_UNDEFINED) {
         pl_str what = a.kind == PL_JV_UNDEFINED ? a.u.s : b.u.s;
@@ -748,7 +838,8 @@ pl_jvalue pl_jv_format(pl_jeval *e, pl_str fmt, pl_jvalue args)
         if (i < fmt.size && fmt.data[i] == '(') {
             const char *close = memchr(fmt.data + i, ')', fmt.size - i);
             if (!close || args.kind != PL_JV_DICT) break;
-            const pl_jvalue *found = pl_jv_lookup(e, args.u.dict, pl_jv_borrow((pl_str){fmt.data + i + 1, (size_t)(close - fmt.data) - i - 1}));
+            const pl_jvalue *found = pl_jv_lookup(
+                e, args.u.dict, pl_jv_borrow((pl_str){fmt.data + i + 1, (size_t)(close - fmt.data) - i - 1}));
             if (found) v = *found;
             i = (size_t)(close - fmt.data) + 1;
         } else if (next < n) {
@@ -757,7 +848,8 @@ pl_jvalue pl_jv_format(pl_jeval *e, pl_str fmt, pl_jvalue args)
         }
         char spec[40] = "%";
         size_t k = 1;
-        while (i < fmt.size && k < 20 && fmt.data[i] && strchr("-+ #0123456789.", fmt.data[i])) spec[k++] = fmt.data[i++];
+        while (i < fmt.size && k < 20 && fmt.data[i] && strchr("-+ #0123456789.", fmt.data[i]))
+            spec[k++] = fmt.data[i++];
         char c = i < fmt.size ? fmt.data[i] : 0;
         const char *dot = memchr(spec, '.', k);
         int width = atoi(spec + strspn(spec, "%-+ #0")), precision = dot ? atoi(dot + 1) : -1;
@@ -765,12 +857,15 @@ pl_jvalue pl_jv_format(pl_jeval *e, pl_str fmt, pl_jvalue args)
             pl_jfail(e, PL_ERR_INVALID, "the format does not fit its arguments");
         } else if (c == 's' || c == 'r') {
             pl_buf text = {0};
-            if (c == 's') pl_buf_add_str(&text, pl_jv_str(e, v));
-            else pl_jv_repr(e, v, 0, &text);
+            if (c == 's')
+                pl_buf_add_str(&text, pl_jv_str(e, v));
+            else
+                pl_jv_repr(e, v, 0, &text);
             pl_str s = pl_buf_str(&text);
             if (precision >= 0) s = pl_jv_chars_at(s, 0, (size_t)precision);
             int pad = width - (int)pl_jv_chars(s);
-            if (!memchr(spec, '-', k)) for (; pad > 0; pad--) pl_buf_add_u8(&out, ' ');
+            if (!memchr(spec, '-', k))
+                for (; pad > 0; pad--) pl_buf_add_u8(&out, ' ');
             pl_buf_add_str(&out, s);
             for (; pad > 0; pad--) pl_buf_add_u8(&out, ' ');
             pl_buf_fini(&text);
@@ -793,6 +888,7 @@ pl_jvalue pl_jv_format(pl_jeval *e, pl_str fmt, pl_jvalue args)
             pl_jfail(e, PL_ERR_INVALID, "the format does not fit its arguments");
         }
     }
-    if (e->status == PL_OK && args.kind == PL_JV_TUPLE && next < n) pl_jfail(e, PL_ERR_INVALID, "the format has fewer places than arguments");
+    if (e->status == PL_OK && args.kind == PL_JV_TUPLE && next < n)
+        pl_jfail(e, PL_ERR_INVALID, "the format has fewer places than arguments");
     return pl_jv_take(e, &out);
 }

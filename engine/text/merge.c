@@ -1,8 +1,8 @@
 /* Joins neighbouring symbols, best pair first: the part that byte-level BPE and SPM share.
  *
  * A doubly linked list of symbols and a heap of pairs. A heap entry is not removed when one of its symbols changes;
- * it is recognised as old when it is taken out, because the pair at its place then has another id. Every join adds at most two entries, so
- * the heap never holds more than 3n, and the whole is O(n log n). */
+ * it is recognised as old when it is taken out, because the pair at its place then has another id. Every join adds at
+ * most two entries, so the heap never holds more than 3n, and the whole is O(n log n). */
 #include "engine/text/vocab_impl.h"
 
 typedef struct entry {

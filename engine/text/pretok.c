@@ -1,10 +1,10 @@
 /* Cuts a text into the words inside which byte-level BPE may join.
  *
- * A pre-tokenizer is a list of regular expressions, as the model's own tokenizer.json has it: each cuts every piece that the one
- * before it left into its matches and what lies between them. All pieces are words.
- * PCRE2 runs them compiled by its JIT. White space is spelled out, because PCRE2's \s also has U+180E, which Unicode's White_Space (and so
- * the models' tokenizers) has not.
- * No text makes these slow: in each expression every repetition either takes what it passed over or is anchored on its left
+ * A pre-tokenizer is a list of regular expressions, as the model's own tokenizer.json has it: each cuts every piece
+ * that the one before it left into its matches and what lies between them. All pieces are words. PCRE2 runs them
+ * compiled by its JIT. White space is spelled out, because PCRE2's \s also has U+180E, which Unicode's White_Space (and
+ * so the models' tokenizers) has not. No text makes these slow: in each expression every repetition either takes what
+ * it passed over or is anchored on its left
  * ((?<!\s) in front of what stands for `\s+$`, which alone would be quadratic in a long run of spaces). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -103,7 +103,9 @@ pl_status pl_pretok_open(pl_pretok **out, pl_str name, pl_error *err)
 {
     *out = NULL;
     const rule *r = find_rule(name);
-    if (!r) return pl_fail(err, PL_ERR_UNSUPPORTED, "pre-tokenizer \"%.*s\" (tokenizer.ggml.pre) is not known", name.size > 64 ? 64 : (int)name.size, name.data);
+    if (!r)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "pre-tokenizer \"%.*s\" (tokenizer.ggml.pre) is not known",
+                       name.size > 64 ? 64 : (int)name.size, name.data);
     pl_pretok *p = pl_calloc(1, sizeof *p);
     if (!p) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the pre-tokenizer");
     p->rule = r;
@@ -114,9 +116,10 @@ pl_status pl_pretok_open(pl_pretok **out, pl_str name, pl_error *err)
     for (; p->n < 6 && r->regex[p->n]; p->n++) {
         int code;
         size_t at;
-        p->code[p->n] = pcre2_compile((PCRE2_SPTR)r->regex[p->n], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+        p->code[p->n] =
+            pcre2_compile((PCRE2_SPTR)r->regex[p->n], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
         if (!p->code[p->n] && code == PCRE2_ERROR_HEAP_FAILED) goto no_memory;
-        PL_ASSERT(p->code[p->n] != NULL); /* the table is ours */
+        PL_ASSERT(p->code[p->n] != NULL);                     /* the table is ours */
         pcre2_jit_compile(p->code[p->n], PCRE2_JIT_COMPLETE); /* without a JIT the interpreter gives the same, slower */
     }
     *out = p;
@@ -134,19 +137,29 @@ void pl_pretok_close(pl_pretok *p)
     pl_free(p);
 }
 
-bool pl_pretok_ignore_merges(const pl_pretok *p) { return p->rule->ignore_merges; }
-bool pl_pretok_add_bos(const pl_pretok *p) { return p->rule->add_bos; }
-bool pl_pretok_nfc(const pl_pretok *p) { return p->rule->nfc; }
+bool pl_pretok_ignore_merges(const pl_pretok *p)
+{
+    return p->rule->ignore_merges;
+}
+bool pl_pretok_add_bos(const pl_pretok *p)
+{
+    return p->rule->add_bos;
+}
+bool pl_pretok_nfc(const pl_pretok *p)
+{
+    return p->rule->nfc;
+}
 
 /* Appends the ends of the pieces into which code cuts text[from, to). */
-static pl_status cut(const pl_pretok *p, const pcre2_code *code, pcre2_match_data *match, pl_str text, size_t from, size_t to,
-                     pl_buf *ends, pl_error *err)
+static pl_status cut(const pl_pretok *p, const pcre2_code *code, pcre2_match_data *match, pl_str text, size_t from,
+                     size_t to, pl_buf *ends, pl_error *err)
 {
     PCRE2_SPTR piece = (PCRE2_SPTR)text.data + from;
     size_t size = to - from, at = 0;
     while (at < size) {
         int n = pcre2_match(code, piece, size, at, PCRE2_NO_UTF_CHECK, match, p->limits);
-        if (n == PCRE2_ERROR_JIT_STACKLIMIT) n = pcre2_match(code, piece, size, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, p->limits);
+        if (n == PCRE2_ERROR_JIT_STACKLIMIT)
+            n = pcre2_match(code, piece, size, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, p->limits);
         if (n == PCRE2_ERROR_NOMATCH) break;
         if (n < 0) {
             char word[128] = "";
@@ -180,7 +193,8 @@ pl_status pl_pretok_split(const pl_pretok *p, pl_text_work *w, pl_str text, pl_s
             s = cut(p, p->code[i], match, text, from, to, then, err);
             from = to;
         }
-        if (s == PL_OK && then->failed) s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory to cut %zu bytes into words", text.size);
+        if (s == PL_OK && then->failed)
+            s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory to cut %zu bytes into words", text.size);
         pl_buf *swap = now;
         now = then;
         then = swap;
@@ -190,7 +204,8 @@ pl_status pl_pretok_split(const pl_pretok *p, pl_text_work *w, pl_str text, pl_s
     return s;
 }
 
-/* Puts a run of combining marks into canonical order: stable, by class. utf8proc does this too, but in quadratic time. */
+/* Puts a run of combining marks into canonical order: stable, by class. utf8proc does this too, but in quadratic time.
+ */
 static bool order_marks(utf8proc_int32_t *c, size_t n, pl_buf *scratch)
 {
     if (n < 2) return true;
@@ -239,7 +254,8 @@ static bool nfc_run(pl_str text, pl_buf *out)
 
 bool pl_text_nfc(pl_str text, pl_buf *out)
 {
-    /* Below U+0300 everything is composed and nothing combines, so only a run from the character in front of one above it needs work. */
+    /* Below U+0300 everything is composed and nothing combines, so only a run from the character in front of one above
+     * it needs work. */
     size_t from = 0, i = 0;
     while (i < text.size) {
         if ((uint8_t)text.data[i] < 0xcc) {
@@ -249,8 +265,11 @@ bool pl_text_nfc(pl_str text, pl_buf *out)
         size_t start = i, end = i;
         while (start > from && ((uint8_t)text.data[--start] & 0xc0) == 0x80) continue;
         /* To the next two ASCII characters in a row: a mark may join the one in front of it, never one behind it. */
-        while (end < text.size && ((uint8_t)text.data[end] >= 0x80 || (end + 1 < text.size && (uint8_t)text.data[end + 1] >= 0x80))) end++;
-        if (!pl_buf_add(out, text.data + from, start - from) || !nfc_run((pl_str){text.data + start, end - start}, out)) return false;
+        while (end < text.size &&
+               ((uint8_t)text.data[end] >= 0x80 || (end + 1 < text.size && (uint8_t)text.data[end + 1] >= 0x80)))
+            end++;
+        if (!pl_buf_add(out, text.data + from, start - from) || !nfc_run((pl_str){text.data + start, end - start}, out))
+            return false;
         from = i = end;
     }
     return pl_buf_add(out, text.data + from, text.size - from);

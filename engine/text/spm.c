@@ -63,7 +63,8 @@ pl_status pl_spm_encode(const pl_vocab *v, pl_text_work *w, pl_str text, pl_buf 
         from = i + 1;
     }
     if (t->failed) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to tokenize %zu bytes", text.size);
-    if (t->size > INT32_MAX) return pl_fail(err, PL_ERR_INVALID, "a text of %zu bytes is too long to tokenize", text.size);
+    if (t->size > INT32_MAX)
+        return pl_fail(err, PL_ERR_INVALID, "a text of %zu bytes is too long to tokenize", text.size);
 
     const char *d = (const char *)t->data;
     pl_symbol *s = pl_symbols_reserve(w, t->size);
@@ -77,9 +78,11 @@ pl_status pl_spm_encode(const pl_vocab *v, pl_text_work *w, pl_str text, pl_buf 
         s[n++] = (pl_symbol){.at = (uint32_t)i, .size = (uint32_t)size, .id = -1};
     }
     spm_user user = {v, d};
-    if (!pl_symbols_join(w, s, n, spm_pair, &user)) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to tokenize %zu bytes", text.size);
+    if (!pl_symbols_join(w, s, n, spm_pair, &user))
+        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to tokenize %zu bytes", text.size);
     for (int32_t i = 0; i >= 0; i = s[i].next) {
-        if (!emit(v, d, &s[i], out)) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokens of %zu bytes", text.size);
+        if (!emit(v, d, &s[i], out))
+            return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokens of %zu bytes", text.size);
     }
     return PL_OK;
 }

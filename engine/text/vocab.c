@@ -11,8 +11,24 @@
 
 /* Tokens that end an answer, by name, because files often name only one of them in their keys. */
 static const char *const end_names[] = {
-    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<end_of_turn>", "<turn|>",
-    "<|eot|>", "<EOT>", "_<EOT>", "<|return|>", "<|call|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|endofprompt|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|eot|>",
+    "<EOT>",
+    "_<EOT>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|endofprompt|>",
 };
 
 static bool is_special(uint8_t type)
@@ -22,13 +38,16 @@ static bool is_special(uint8_t type)
 
 /* ---- opening ---- */
 
-static pl_status get_array(const pl_gguf *g, const char *key, bool strings, uint64_t n, pl_gguf_value *out, bool *found, pl_error *err)
+static pl_status get_array(const pl_gguf *g, const char *key, bool strings, uint64_t n, pl_gguf_value *out, bool *found,
+                           pl_error *err)
 {
     *found = pl_gguf_find(g, key, out);
     if (!*found) return PL_OK;
-    if (out->kind != PL_GGUF_ARRAY || (out->elem == PL_GGUF_STRING) != strings || out->elem == PL_GGUF_ARRAY || out->elem == PL_GGUF_BOOL)
+    if (out->kind != PL_GGUF_ARRAY || (out->elem == PL_GGUF_STRING) != strings || out->elem == PL_GGUF_ARRAY ||
+        out->elem == PL_GGUF_BOOL)
         return pl_fail(err, PL_ERR_FORMAT, "%s is not an array of %s", key, strings ? "strings" : "numbers");
-    if (n && out->n != n) return pl_fail(err, PL_ERR_FORMAT, "%s has %" PRIu64 " entries for %" PRIu64 " tokens", key, out->n, n);
+    if (n && out->n != n)
+        return pl_fail(err, PL_ERR_FORMAT, "%s has %" PRIu64 " entries for %" PRIu64 " tokens", key, out->n, n);
     return PL_OK;
 }
 
@@ -40,7 +59,8 @@ static pl_status get_token(const pl_vocab *v, const pl_gguf *g, const char *key,
     *out = -1;
     PL_TRY(pl_gguf_get_u32(g, key, &id, &found, err));
     if (!found || id == UINT32_MAX) return PL_OK;
-    if (id >= (uint32_t)v->n) return pl_fail(err, PL_ERR_FORMAT, "%s is %" PRIu32 ", but there are %d tokens", key, id, (int)v->n);
+    if (id >= (uint32_t)v->n)
+        return pl_fail(err, PL_ERR_FORMAT, "%s is %" PRIu32 ", but there are %d tokens", key, id, (int)v->n);
     *out = (int32_t)id;
     return PL_OK;
 }
@@ -51,7 +71,8 @@ static pl_status load_tokens(pl_vocab *v, const pl_gguf *g, pl_error *err)
     bool found, typed;
     PL_TRY(get_array(g, "tokenizer.ggml.tokens", true, 0, &tokens, &found, err));
     if (!found) return pl_fail(err, PL_ERR_FORMAT, "the file has no tokenizer.ggml.tokens");
-    if (tokens.n == 0 || tokens.n > INT32_MAX / 64) return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.tokens has %" PRIu64 " entries", tokens.n);
+    if (tokens.n == 0 || tokens.n > INT32_MAX / 64)
+        return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.tokens has %" PRIu64 " entries", tokens.n);
     PL_TRY(get_array(g, "tokenizer.ggml.token_type", false, tokens.n, &types, &typed, err));
     v->n = (int32_t)tokens.n;
     size_t n = (size_t)v->n;
@@ -59,17 +80,20 @@ static pl_status load_tokens(pl_vocab *v, const pl_gguf *g, pl_error *err)
     v->piece = pl_arena_zalloc(&v->arena, n * sizeof *v->piece);
     v->type = pl_arena_zalloc(&v->arena, n);
     v->eog = pl_arena_zalloc(&v->arena, n * sizeof *v->eog);
-    if (!v->text || !v->piece || !v->type || !v->eog) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu tokens", n);
+    if (!v->text || !v->piece || !v->type || !v->eog)
+        return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu tokens", n);
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!pl_gguf_next_str(&tokens, &at, &v->text[i])) return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.tokens ends at %zu of %zu", i, n);
+        if (!pl_gguf_next_str(&tokens, &at, &v->text[i]))
+            return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.tokens ends at %zu of %zu", i, n);
         int64_t type = typed ? pl_gguf_elem_i64(&types, i) : PL_TOKEN_NORMAL;
         if (type < PL_TOKEN_NORMAL || type > PL_TOKEN_BYTE)
             return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.token_type[%zu] is %" PRId64, i, type);
         v->type[i] = (uint8_t)type;
         if (v->text[i].size > v->longest) v->longest = v->text[i].size;
         if (pl_map_get(&v->by_text, v->text[i], NULL)) continue;
-        if (!pl_map_set(&v->by_text, v->text[i], i)) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu tokens", n);
+        if (!pl_map_set(&v->by_text, v->text[i], i))
+            return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu tokens", n);
     }
     return PL_OK;
 }
@@ -81,7 +105,10 @@ static int byte_token(pl_str t)
     int b = 0;
     for (int i = 3; i < 5; i++) {
         char c = t.data[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                       : -1;
         if (d < 0) return -1;
         b = b * 16 + d;
     }
@@ -100,7 +127,8 @@ static pl_status load_pieces(pl_vocab *v, bool bpe, pl_error *err)
         bool ok = true;
         if (v->type[i] == PL_TOKEN_BYTE) {
             if (byte < 0) {
-                s = pl_fail(err, PL_ERR_FORMAT, "token %d is of type byte, but its text is not <0x00> to <0xFF>", (int)i);
+                s = pl_fail(err, PL_ERR_FORMAT, "token %d is of type byte, but its text is not <0x00> to <0xFF>",
+                            (int)i);
                 break;
             }
             v->byte_id[byte] = i;
@@ -144,7 +172,8 @@ static pl_status load_special(pl_vocab *v, pl_error *err)
     for (int32_t i = 0; i < v->n; i++) {
         if (!is_special(v->type[i]) || v->text[i].size == 0) continue;
         if (v->text[i].size > SPECIAL_BYTES_MAX)
-            return pl_fail(err, PL_ERR_UNSUPPORTED, "special token %d has %zu bytes (at most %u are supported)", (int)i, v->text[i].size, SPECIAL_BYTES_MAX);
+            return pl_fail(err, PL_ERR_UNSUPPORTED, "special token %d has %zu bytes (at most %u are supported)", (int)i,
+                           v->text[i].size, SPECIAL_BYTES_MAX);
         v->special[n++] = i;
     }
     qsort_r(v->special, (size_t)n, sizeof *v->special, compare_special, v);
@@ -176,7 +205,9 @@ static pl_status load_ids(pl_vocab *v, const pl_gguf *g, bool add_bos, pl_error 
     }
     /* In the harmony format <|end|> closes one message of an answer that goes on; <|return|> and <|call|> end it. */
     int32_t end = pl_vocab_find(v, PL_STR("<|end|>"));
-    if (end >= 0 && end != v->eos && pl_vocab_find(v, PL_STR("<|return|>")) >= 0 && pl_vocab_find(v, PL_STR("<|call|>")) >= 0) v->eog[end] = false;
+    if (end >= 0 && end != v->eos && pl_vocab_find(v, PL_STR("<|return|>")) >= 0 &&
+        pl_vocab_find(v, PL_STR("<|call|>")) >= 0)
+        v->eog[end] = false;
     return PL_OK;
 }
 
@@ -190,7 +221,8 @@ static pl_status load_scores(pl_vocab *v, const pl_gguf *g, pl_error *err)
     if (!v->score) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %d scores", (int)v->n);
     for (int32_t i = 0; i < v->n; i++) {
         v->score[i] = (float)pl_gguf_elem_f64(&scores, (uint64_t)i);
-        if (v->score[i] != v->score[i]) return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.scores[%d] is not a number", (int)i);
+        if (v->score[i] != v->score[i])
+            return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.scores[%d] is not a number", (int)i);
     }
     v->add_space_prefix = true;
     PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix, &found, err));
@@ -205,9 +237,11 @@ static pl_status load(pl_vocab *v, const pl_gguf *g, pl_error *err)
     if (!found) return pl_fail(err, PL_ERR_FORMAT, "the file has no tokenizer (tokenizer.ggml.model)");
     bool bpe = pl_str_is(model, "gpt2");
     if (!bpe && !pl_str_is(model, "llama"))
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "tokenizer \"%.*s\" (tokenizer.ggml.model) is not known", model.size > 64 ? 64 : (int)model.size, model.data);
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "tokenizer \"%.*s\" (tokenizer.ggml.model) is not known",
+                       model.size > 64 ? 64 : (int)model.size, model.data);
     PL_TRY(pl_gguf_get_str(g, "tokenizer.ggml.pre", &pre, &named, err));
-    if (bpe && !named) return pl_fail(err, PL_ERR_UNSUPPORTED, "the file does not name its pre-tokenizer (tokenizer.ggml.pre)");
+    if (bpe && !named)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "the file does not name its pre-tokenizer (tokenizer.ggml.pre)");
     v->model = pl_arena_strdup(&v->arena, model);
     v->pre = pl_arena_strdup(&v->arena, pre);
     if (!v->model || !v->pre) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokenizer");
@@ -256,15 +290,42 @@ void pl_vocab_close(pl_vocab *v)
 
 /* ---- what it knows ---- */
 
-int32_t pl_vocab_size(const pl_vocab *v) { return v->n; }
-const char *pl_vocab_model(const pl_vocab *v) { return v->model; }
-const char *pl_vocab_pre(const pl_vocab *v) { return v->pre; }
-int32_t pl_vocab_bos(const pl_vocab *v) { return v->bos; }
-int32_t pl_vocab_eos(const pl_vocab *v) { return v->eos; }
-int32_t pl_vocab_unk(const pl_vocab *v) { return v->unk; }
-bool pl_vocab_add_bos(const pl_vocab *v) { return v->add_bos && v->bos >= 0; }
-bool pl_vocab_add_eos(const pl_vocab *v) { return v->add_eos && v->eos >= 0; }
-bool pl_vocab_is_eog(const pl_vocab *v, int32_t token) { return token >= 0 && token < v->n && v->eog[token]; }
+int32_t pl_vocab_size(const pl_vocab *v)
+{
+    return v->n;
+}
+const char *pl_vocab_model(const pl_vocab *v)
+{
+    return v->model;
+}
+const char *pl_vocab_pre(const pl_vocab *v)
+{
+    return v->pre;
+}
+int32_t pl_vocab_bos(const pl_vocab *v)
+{
+    return v->bos;
+}
+int32_t pl_vocab_eos(const pl_vocab *v)
+{
+    return v->eos;
+}
+int32_t pl_vocab_unk(const pl_vocab *v)
+{
+    return v->unk;
+}
+bool pl_vocab_add_bos(const pl_vocab *v)
+{
+    return v->add_bos && v->bos >= 0;
+}
+bool pl_vocab_add_eos(const pl_vocab *v)
+{
+    return v->add_eos && v->eos >= 0;
+}
+bool pl_vocab_is_eog(const pl_vocab *v, int32_t token)
+{
+    return token >= 0 && token < v->n && v->eog[token];
+}
 
 pl_token_type pl_vocab_type(const pl_vocab *v, int32_t token)
 {
@@ -286,7 +347,8 @@ int32_t pl_vocab_find(const pl_vocab *v, pl_str text)
 
 /* ---- text to tokens ---- */
 
-/* The longest special token at text[at], or -1. The sorted list serves as a trie: each byte narrows the range that is left. */
+/* The longest special token at text[at], or -1. The sorted list serves as a trie: each byte narrows the range that is
+ * left. */
 static int32_t special_at(const pl_vocab *v, pl_str text, size_t at, bool parse_special)
 {
     uint8_t first = (uint8_t)text.data[at];
@@ -305,8 +367,10 @@ static int32_t special_at(const pl_vocab *v, pl_str text, size_t at, bool parse_
             int32_t a = lo, b = hi;
             while (a < b) {
                 int32_t mid = a + (b - a) / 2;
-                if ((uint8_t)v->text[v->special[mid]].data[depth] < c + k) a = mid + 1;
-                else b = mid;
+                if ((uint8_t)v->text[v->special[mid]].data[depth] < c + k)
+                    a = mid + 1;
+                else
+                    b = mid;
             }
             ends[k] = a;
         }
@@ -342,7 +406,8 @@ pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool par
     if (s == PL_OK) s = encode(v, &w, (pl_str){text.data + from, text.size - from}, out, err);
     if (add_special && pl_vocab_add_eos(v)) pl_buf_add(out, &v->eos, sizeof v->eos);
     pl_text_work_fini(&w);
-    if (s == PL_OK && out->failed) s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokens of %zu bytes", text.size);
+    if (s == PL_OK && out->failed)
+        s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokens of %zu bytes", text.size);
     if (s != PL_OK) out->size = size;
     return s;
 }
@@ -369,7 +434,10 @@ void pl_detok_start(pl_detok_stream *s, const pl_vocab *v, bool special, bool st
 static const char replacement[] = "\xef\xbf\xbd";
 
 /* How many bytes a character that begins with b has; 0 when none does. */
-static int char_size(uint8_t b) { return b < 0x80 ? 1 : b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0; }
+static int char_size(uint8_t b)
+{
+    return b < 0x80 ? 1 : b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0;
+}
 
 /* Whether b may stand at place n > 0 of a character that begins with first (Unicode 15, table 3-7). */
 static bool may_follow(uint8_t first, int n, uint8_t b)
@@ -390,7 +458,8 @@ bool pl_detok_add(pl_detok_stream *s, int32_t token, pl_buf *out)
     bool text = type == PL_TOKEN_NORMAL || type == PL_TOKEN_BYTE || type == PL_TOKEN_USER_DEFINED;
     if (text && piece.size > 0 && !s->started) {
         s->started = true;
-        if (s->strip_space && type == PL_TOKEN_NORMAL && piece.data[0] == ' ') piece = (pl_str){piece.data + 1, piece.size - 1};
+        if (s->strip_space && type == PL_TOKEN_NORMAL && piece.data[0] == ' ')
+            piece = (pl_str){piece.data + 1, piece.size - 1};
     }
     for (size_t i = 0; i < piece.size; i++) {
         uint8_t b = (uint8_t)piece.data[i];

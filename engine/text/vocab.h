@@ -9,9 +9,17 @@
 
 typedef struct pl_vocab pl_vocab;
 
-typedef enum { PL_TOKEN_NORMAL = 1, PL_TOKEN_UNKNOWN, PL_TOKEN_CONTROL, PL_TOKEN_USER_DEFINED, PL_TOKEN_UNUSED, PL_TOKEN_BYTE } pl_token_type;
+typedef enum {
+    PL_TOKEN_NORMAL = 1,
+    PL_TOKEN_UNKNOWN,
+    PL_TOKEN_CONTROL,
+    PL_TOKEN_USER_DEFINED,
+    PL_TOKEN_UNUSED,
+    PL_TOKEN_BYTE
+} pl_token_type;
 
-/* g is borrowed for the vocabulary's life. PL_ERR_UNSUPPORTED names the tokenizer model or pre-tokenizer that is not known. */
+/* g is borrowed for the vocabulary's life. PL_ERR_UNSUPPORTED names the tokenizer model or pre-tokenizer that is not
+ * known. */
 PL_MUST_CHECK pl_status pl_vocab_open(pl_vocab **out, const pl_gguf *g, pl_error *err);
 void pl_vocab_close(pl_vocab *v);
 
@@ -32,15 +40,17 @@ pl_str pl_vocab_text(const pl_vocab *v, int32_t token);
 /* The token with exactly this text, or -1. */
 int32_t pl_vocab_find(const pl_vocab *v, pl_str text);
 
-/* Appends the ids (int32_t each) of text to out. add_special: bos and eos as the model asks for. parse_special: control tokens
- * that stand in the text become their ids; otherwise they are plain text. Any bytes are allowed.
- * Time is linear in the text but for a logarithm; no input blows it up. */
-PL_MUST_CHECK pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool parse_special, pl_buf *out, pl_error *err);
+/* Appends the ids (int32_t each) of text to out. add_special: bos and eos as the model asks for. parse_special: control
+ * tokens that stand in the text become their ids; otherwise they are plain text. Any bytes are allowed. Time is linear
+ * in the text but for a logarithm; no input blows it up. */
+PL_MUST_CHECK pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool parse_special, pl_buf *out,
+                                    pl_error *err);
 
 /* Appends the bytes of one token. special: control tokens give their text, otherwise nothing. */
 bool pl_detokenize(const pl_vocab *v, int32_t token, bool special, pl_buf *out);
 
-/* Detokenizes a stream: holds back bytes until they form whole characters, and the space that SPM puts in front of a text. */
+/* Detokenizes a stream: holds back bytes until they form whole characters, and the space that SPM puts in front of a
+ * text. */
 typedef struct pl_detok_stream {
     const pl_vocab *vocab;
     bool special, started, strip_space;

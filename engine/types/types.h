@@ -40,12 +40,13 @@ typedef enum pl_act {
 } pl_act;
 
 typedef struct pl_type_info {
-    const char *name;   /* "Q4_1" */
-    uint32_t block;     /* elements per block */
-    uint32_t bytes;     /* bytes per block */
+    const char *name; /* "Q4_1" */
+    uint32_t block;   /* elements per block */
+    uint32_t bytes;   /* bytes per block */
     pl_act act;
     bool is_quantized;
-    /* n elements (a multiple of block). Bit-exact: unfused multiply and add, in the order of the format's definition. */
+    /* n elements (a multiple of block). Bit-exact: unfused multiply and add, in the order of the format's definition.
+     */
     void (*to_float)(const void *src, float *dst, int64_t n);
     /* Encodes n elements; NULL where this build only decodes. */
     void (*from_float)(const float *src, void *dst, int64_t n);
@@ -63,5 +64,11 @@ size_t pl_type_row_size(pl_type type, int64_t n);
 /* IEEE 754 half and bfloat16. Rounding to nearest even; NaN stays NaN. The same bits on every processor. */
 float pl_f16_to_f32(uint16_t h);
 uint16_t pl_f32_to_f16(float f);
-static inline float pl_bf16_to_f32(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
+static inline float pl_bf16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
 uint16_t pl_f32_to_bf16(float f);

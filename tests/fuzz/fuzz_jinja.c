@@ -2,8 +2,10 @@
 #include "engine/text/jinja.h"
 #include "tests/fuzz/fuzz.h"
 
-static const char defaults[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi \\u00e9\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}],"
-                               "\"add_generation_prompt\":true,\"n\":3,\"f\":1.5,\"none\":null,\"d\":{\"a\":{\"b\":[1,2,3]}},\"s\":\"a,b c\\nd\"}";
+static const char defaults[] =
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi "
+    "\\u00e9\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}],"
+    "\"add_generation_prompt\":true,\"n\":3,\"f\":1.5,\"none\":null,\"d\":{\"a\":{\"b\":[1,2,3]}},\"s\":\"a,b c\\nd\"}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,9 +1,11 @@
-/* Any bytes as a text, in vocabularies of several kinds: the tokens are the vocabulary's, and they stand for the text. */
+/* Any bytes as a text, in vocabularies of several kinds: the tokens are the vocabulary's, and they stand for the text.
+ */
 #include "engine/text/vocab.h"
 #include "tests/fixtures/fixtures.h"
 #include "tests/fuzz/fuzz.h"
 
-static const char *const pres[] = {"gpt-2", "smollm", "llama-bpe", "gpt-4o", "tekken", "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "default", "qwen2", NULL};
+static const char *const pres[] = {"gpt-2",        "smollm",         "llama-bpe",   "gpt-4o",  "tekken", "falcon",
+                                   "deepseek-llm", "deepseek-coder", "deepseek-v3", "default", "qwen2",  NULL};
 enum { N = sizeof pres / sizeof pres[0] };
 
 static pl_vocab *vocab_at(size_t i)

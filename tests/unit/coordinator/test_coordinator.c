@@ -51,7 +51,10 @@ static void on_end(void *user, pl_finish why, const pl_error *err)
     c->request = NULL;
 }
 
-static void on_change(void *user) { ((rig *)user)->n_changes++; }
+static void on_change(void *user)
+{
+    ((rig *)user)->n_changes++;
+}
 
 static bool never_eog(void *user, int32_t token)
 {
@@ -79,7 +82,8 @@ static void rig_init(rig *r, const pl_coordinator_options *options)
 {
     pl_error err = {0};
     memset(r, 0, sizeof *r);
-    ck_assert_int_eq(pl_sim_new(&r->sim, 11, &(pl_sim_options){.after_event = check_invariants, .user = r}, &err), PL_OK);
+    ck_assert_int_eq(pl_sim_new(&r->sim, 11, &(pl_sim_options){.after_event = check_invariants, .user = r}, &err),
+                     PL_OK);
     sim_model_init(&r->model, LAYERS, 3);
     ck_assert_int_eq(pl_sim_process_new(&r->process, r->sim, "coordinator", &err), PL_OK);
     pl_coordinator_options o = options ? *options : (pl_coordinator_options){0};
@@ -87,9 +91,15 @@ static void rig_init(rig *r, const pl_coordinator_options *options)
     if (!o.n_ctx) o.n_ctx = 128;
     if (!o.n_rows) o.n_rows = 16;
     o.seed = 5;
-    pl_coordinator_model m = {.gguf = r->model.gguf, .profile = r->model.profile, .hashes = r->model.hashes, .name = "tiny", .is_eog = never_eog};
+    pl_coordinator_model m = {.gguf = r->model.gguf,
+                              .profile = r->model.profile,
+                              .hashes = r->model.hashes,
+                              .name = "tiny",
+                              .is_eog = never_eog};
     ck_assert_msg(pl_coordinator_new(&r->c, pl_sim_loop(r->process), &m, &o, &err) == PL_OK, "%s", err.text);
-    ck_assert_int_eq(pl_net_sim_new(&r->net, r->process, &(pl_sim_net_options){.allowed = allow_all}, &pl_coordinator_net_events, r->c, &err), PL_OK);
+    ck_assert_int_eq(pl_net_sim_new(&r->net, r->process, &(pl_sim_net_options){.allowed = allow_all},
+                                    &pl_coordinator_net_events, r->c, &err),
+                     PL_OK);
     ck_assert_int_eq(pl_net_listen(r->net, "sim://coordinator", &err), PL_OK);
     pl_coordinator_on_change(r->c, on_change, r);
     pl_coordinator_start(r->c, r->net);
@@ -108,7 +118,10 @@ static void rig_fini(rig *r)
     for (int i = 0; i < r->n_clients; i++) ck_assert(r->clients[i].ended);
 }
 
-static void run(rig *r, uint64_t ns) { pl_sim_run_until(r->sim, pl_sim_now(r->sim) + ns); }
+static void run(rig *r, uint64_t ns)
+{
+    pl_sim_run_until(r->sim, pl_sim_now(r->sim) + ns);
+}
 
 static actor *new_node(rig *r)
 {
@@ -126,7 +139,10 @@ typedef struct hello { /* of a good node, unless a test changes it */
     double rate;
 } hello;
 
-static bool no_link(void *user) { return ((actor *)user)->link == NULL; }
+static bool no_link(void *user)
+{
+    return ((actor *)user)->link == NULL;
+}
 
 static void say_hello(rig *r, actor *a, hello h)
 {
@@ -201,7 +217,10 @@ static void send_credit(actor *a, uint64_t epoch, uint32_t n)
 }
 
 /* What these nodes sample: a function of the position. */
-static int32_t token_at(int32_t pos) { return 10 + pos % 250; }
+static int32_t token_at(int32_t pos)
+{
+    return 10 + pos % 250;
+}
 
 /* The answer of the last stage to a frame. */
 static void send_result(actor *a, uint64_t epoch, const Paceline__Frame *f)
@@ -226,7 +245,8 @@ static client *submit(rig *r, int32_t n_prompt, int32_t max_tokens, pl_status ex
     *k = (client){0};
     int32_t prompt[128];
     for (int32_t i = 0; i < n_prompt; i++) prompt[i] = i + 1;
-    pl_request_params p = {.tokens = prompt, .n_tokens = n_prompt, .max_tokens = max_tokens, .sample = pl_sample_defaults()};
+    pl_request_params p = {
+        .tokens = prompt, .n_tokens = n_prompt, .max_tokens = max_tokens, .sample = pl_sample_defaults()};
     pl_request_events events = {on_token, on_end};
     calling++;
     pl_status s = pl_coordinator_submit(r->c, &p, &events, k, &k->request, &k->err);
@@ -319,7 +339,8 @@ START_TEST(a_node_that_dials_is_greeted_welcomed_and_given_the_model)
     ck_assert_uint_eq(epoch, 1);
     ck_assert(l->layer_first == 0 && l->layer_end == LAYERS && l->n_stages == 1 && !l->upstream && !l->downstream);
     ck_assert_uint_eq(l->n_tensors, pl_gguf_n_tensors(r.model.gguf));
-    for (size_t i = 0; i < l->n_tensors; i++) ck_assert_mem_eq(l->tensors[i]->hash.data, r.model.hashes[l->tensors[i]->index].b, PL_HASH_SIZE);
+    for (size_t i = 0; i < l->n_tensors; i++)
+        ck_assert_mem_eq(l->tensors[i]->hash.data, r.model.hashes[l->tensors[i]->index].b, PL_HASH_SIZE);
     ck_assert_mem_eq(l->header_hash.data, r.model.header_hash.b, PL_HASH_SIZE);
     ck_assert_int_eq(pl_coordinator_health(r.c, &err), PL_ERR_CLOSED);
     ck_assert_ptr_nonnull(strstr(err.text, "loading"));
@@ -356,7 +377,10 @@ END_TEST
 
 START_TEST(nodes_that_differ_are_refused_by_name)
 {
-    static const struct { hello h; const char *says; } cases[] = {
+    static const struct {
+        hello h;
+        const char *says;
+    } cases[] = {
         {{.protocol = 99}, "protocol 99"},
         {{.profile = "other"}, "the numeric profile of node b is other, that of node a is p"},
         {{.checksum = 7}, "the known graph gives 0000000000000007 on node b and 0000000000000000 on node a"},
@@ -618,7 +642,14 @@ END_TEST
 
 static uint64_t half_budget(rig *r)
 {
-    pl_stage_shape s = {.layer_first = 0, .layer_end = LAYERS, .n_blocks = 8, .n_ctx = 128, .n_seqs = 2, .n_rows = 16, .n_threads = 1, .kv_type = PL_TYPE_F16};
+    pl_stage_shape s = {.layer_first = 0,
+                        .layer_end = LAYERS,
+                        .n_blocks = 8,
+                        .n_ctx = 128,
+                        .n_seqs = 2,
+                        .n_rows = 16,
+                        .n_threads = 1,
+                        .kv_type = PL_TYPE_F16};
     pl_stage_memory whole = pl_model_stage_memory(r->model.profile, &s);
     return whole.weights + whole.kv + whole.compute - 1;
 }
@@ -879,25 +910,44 @@ static void send_kind(rig *r, actor *a, int kind, uint64_t epoch)
     get.hash = blob.hash = load.header_hash = ref.hash = (ProtobufCBinaryData){PL_HASH_SIZE, hash};
     get.size = 1;
     blob.failure = &failure;
-    load.header_bytes = load.layer_end = load.n_layer = load.n_blocks = load.n_ctx = load.n_seqs = load.n_rows = load.credits = load.n_stages = 1;
+    load.header_bytes = load.layer_end = load.n_layer = load.n_blocks = load.n_ctx = load.n_seqs = load.n_rows =
+        load.credits = load.n_stages = 1;
     load.tensors = refs;
     load.n_tensors = 1;
     switch (kind) {
     case PACELINE__ENVELOPE__BODY_HELLO: say_hello(r, a, (hello){0}); return;
-    case PACELINE__ENVELOPE__BODY_WELCOME: actor_send(a, a->link, epoch, ENVELOPE(WELCOME, welcome, &welcome), NULL); return;
-    case PACELINE__ENVELOPE__BODY_HEARTBEAT: actor_send(a, a->link, epoch, ENVELOPE(HEARTBEAT, heartbeat, &heartbeat), NULL); return;
+    case PACELINE__ENVELOPE__BODY_WELCOME:
+        actor_send(a, a->link, epoch, ENVELOPE(WELCOME, welcome, &welcome), NULL);
+        return;
+    case PACELINE__ENVELOPE__BODY_HEARTBEAT:
+        actor_send(a, a->link, epoch, ENVELOPE(HEARTBEAT, heartbeat, &heartbeat), NULL);
+        return;
     case PACELINE__ENVELOPE__BODY_LOAD: actor_send(a, a->link, epoch, ENVELOPE(LOAD, load, &load), NULL); return;
-    case PACELINE__ENVELOPE__BODY_PROGRESS: actor_send(a, a->link, epoch, ENVELOPE(PROGRESS, progress, &progress), NULL); return;
+    case PACELINE__ENVELOPE__BODY_PROGRESS:
+        actor_send(a, a->link, epoch, ENVELOPE(PROGRESS, progress, &progress), NULL);
+        return;
     case PACELINE__ENVELOPE__BODY_READY: actor_send(a, a->link, epoch, ENVELOPE(READY, ready, &ready), NULL); return;
-    case PACELINE__ENVELOPE__BODY_UNLOAD: actor_send(a, a->link, epoch, ENVELOPE(UNLOAD, unload, &unload), NULL); return;
+    case PACELINE__ENVELOPE__BODY_UNLOAD:
+        actor_send(a, a->link, epoch, ENVELOPE(UNLOAD, unload, &unload), NULL);
+        return;
     case PACELINE__ENVELOPE__BODY_FRAME: actor_send(a, a->link, epoch, ENVELOPE(FRAME, frame, &frame), NULL); return;
-    case PACELINE__ENVELOPE__BODY_RESULT: actor_send(a, a->link, epoch, ENVELOPE(RESULT, result, &result), NULL); return;
-    case PACELINE__ENVELOPE__BODY_CREDIT: actor_send(a, a->link, epoch, ENVELOPE(CREDIT, credit, &credit), NULL); return;
-    case PACELINE__ENVELOPE__BODY_BLOB_GET: actor_send(a, a->link, epoch, ENVELOPE(BLOB_GET, blob_get, &get), NULL); return;
+    case PACELINE__ENVELOPE__BODY_RESULT:
+        actor_send(a, a->link, epoch, ENVELOPE(RESULT, result, &result), NULL);
+        return;
+    case PACELINE__ENVELOPE__BODY_CREDIT:
+        actor_send(a, a->link, epoch, ENVELOPE(CREDIT, credit, &credit), NULL);
+        return;
+    case PACELINE__ENVELOPE__BODY_BLOB_GET:
+        actor_send(a, a->link, epoch, ENVELOPE(BLOB_GET, blob_get, &get), NULL);
+        return;
     case PACELINE__ENVELOPE__BODY_BLOB: actor_send(a, a->link, epoch, ENVELOPE(BLOB, blob, &blob), NULL); return;
-    case PACELINE__ENVELOPE__BODY_LINK_STATE: actor_send(a, a->link, epoch, ENVELOPE(LINK_STATE, link_state, &link), NULL); return;
+    case PACELINE__ENVELOPE__BODY_LINK_STATE:
+        actor_send(a, a->link, epoch, ENVELOPE(LINK_STATE, link_state, &link), NULL);
+        return;
     case PACELINE__ENVELOPE__BODY_LEAVE: actor_send(a, a->link, epoch, ENVELOPE(LEAVE, leave, &leave), NULL); return;
-    case PACELINE__ENVELOPE__BODY_FAILURE: actor_send(a, a->link, epoch, ENVELOPE(FAILURE, failure, &failure), NULL); return;
+    case PACELINE__ENVELOPE__BODY_FAILURE:
+        actor_send(a, a->link, epoch, ENVELOPE(FAILURE, failure, &failure), NULL);
+        return;
     default: ck_abort_msg("kind %d", kind);
     }
 }
@@ -906,12 +956,14 @@ static void send_kind(rig *r, actor *a, int kind, uint64_t epoch)
 static bool legal(int kind, state s, when w)
 {
     if (s == IN_MEETING) return kind == PACELINE__ENVELOPE__BODY_HELLO;
-    bool for_nodes_only = kind == PACELINE__ENVELOPE__BODY_HELLO || kind == PACELINE__ENVELOPE__BODY_WELCOME || kind == PACELINE__ENVELOPE__BODY_LOAD ||
-                          kind == PACELINE__ENVELOPE__BODY_UNLOAD || kind == PACELINE__ENVELOPE__BODY_FRAME || kind == PACELINE__ENVELOPE__BODY_BLOB;
+    bool for_nodes_only = kind == PACELINE__ENVELOPE__BODY_HELLO || kind == PACELINE__ENVELOPE__BODY_WELCOME ||
+                          kind == PACELINE__ENVELOPE__BODY_LOAD || kind == PACELINE__ENVELOPE__BODY_UNLOAD ||
+                          kind == PACELINE__ENVELOPE__BODY_FRAME || kind == PACELINE__ENVELOPE__BODY_BLOB;
     if (w == FUTURE) return false;
     if (for_nodes_only || kind == PACELINE__ENVELOPE__BODY_LEAVE) return false; /* Leave ends the link by wish */
     if (w == OLD) return true;
-    if (kind == PACELINE__ENVELOPE__BODY_CREDIT || kind == PACELINE__ENVELOPE__BODY_RESULT) return s == IN_IDLE; /* nothing is out: none can come back */
+    if (kind == PACELINE__ENVELOPE__BODY_CREDIT || kind == PACELINE__ENVELOPE__BODY_RESULT)
+        return s == IN_IDLE; /* nothing is out: none can come back */
     return true;
 }
 
@@ -942,8 +994,9 @@ START_TEST(every_message_in_every_state_leaves_the_cluster_working)
             if (s == IN_IDLE) epoch = 0;
             uint64_t at = w == OLD ? (s == IN_IDLE || s == IN_MEETING ? 0 : 1) : w == CURRENT ? epoch : 77;
             /* Some carry an epoch always. */
-            bool needs_epoch = kind == PACELINE__ENVELOPE__BODY_LOAD || kind == PACELINE__ENVELOPE__BODY_PROGRESS || kind == PACELINE__ENVELOPE__BODY_READY ||
-                               kind == PACELINE__ENVELOPE__BODY_FRAME || kind == PACELINE__ENVELOPE__BODY_RESULT || kind == PACELINE__ENVELOPE__BODY_CREDIT ||
+            bool needs_epoch = kind == PACELINE__ENVELOPE__BODY_LOAD || kind == PACELINE__ENVELOPE__BODY_PROGRESS ||
+                               kind == PACELINE__ENVELOPE__BODY_READY || kind == PACELINE__ENVELOPE__BODY_FRAME ||
+                               kind == PACELINE__ENVELOPE__BODY_RESULT || kind == PACELINE__ENVELOPE__BODY_CREDIT ||
                                kind == PACELINE__ENVELOPE__BODY_LINK_STATE;
             bool fits = !(needs_epoch && at == 0);
             bool zero_failure = kind == PACELINE__ENVELOPE__BODY_FAILURE && at == 0;
@@ -951,7 +1004,8 @@ START_TEST(every_message_in_every_state_leaves_the_cluster_working)
             send_kind(&r, a, kind, at);
             run(&r, 2500 * PL_MS); /* longer than the link of one that was refused lasts */
             bool stays = legal(kind, (state)s, hello_any ? CURRENT : (when)w) && fits && !zero_failure;
-            ck_assert_msg((a->link != NULL) == stays, "kind %d, state %d, epoch %d: the link should %s", kind, s, w, stays ? "stay" : "end");
+            ck_assert_msg((a->link != NULL) == stays, "kind %d, state %d, epoch %d: the link should %s", kind, s, w,
+                          stays ? "stay" : "end");
             if (a->link) pl_sim_break(r.process, a->process);
             run(&r, 200 * PL_MS);
             goes_on(&r);
@@ -1076,7 +1130,8 @@ START_TEST(the_status_tells_nodes_stages_and_requests)
     run(&r, 2 * PL_SECOND);
     pl_json *v = pl_coordinator_status(r.c);
     ck_assert(pl_str_is(pl_json_str(pl_json_get(v, "model")), "tiny"));
-    const pl_json *p = pl_json_get(v, "pipeline"), *n = pl_json_at(pl_json_get(v, "nodes"), 0), *q = pl_json_get(v, "requests");
+    const pl_json *p = pl_json_get(v, "pipeline"), *n = pl_json_at(pl_json_get(v, "nodes"), 0),
+                  *q = pl_json_get(v, "requests");
     ck_assert(pl_str_is(pl_json_str(pl_json_get(p, "state")), "up"));
     ck_assert_int_eq(pl_json_i64(pl_json_get(p, "epoch")), (int64_t)epoch);
     ck_assert_uint_eq(pl_json_size(pl_json_get(p, "stages")), 1);
@@ -1098,10 +1153,19 @@ END_TEST
 
 START_TEST(options_out_of_range_are_refused_by_name)
 {
-    static const struct { pl_coordinator_options o; const char *says; } cases[] = {
-        {{.n_seqs = -1}, "n_seqs is -1"}, {{.n_ctx = 1}, "n_ctx is 1"}, {{.n_rows = -5}, "n_rows is -5"}, {{.credits = 1000}, "credits is 1000"},
-        {{.queue_max = -1}, "queue_max"}, {{.objective = 9}, "objective is 9"}, {{.n_blocks = -1}, "n_blocks is -1"},
-        {{.kv_type = PL_TYPE_Q4_0, .has_kv_type = true}, "Q4_0"}, {{.heartbeat_ns = 3 * PL_SECOND}, "dead_after_ns"},
+    static const struct {
+        pl_coordinator_options o;
+        const char *says;
+    } cases[] = {
+        {{.n_seqs = -1}, "n_seqs is -1"},
+        {{.n_ctx = 1}, "n_ctx is 1"},
+        {{.n_rows = -5}, "n_rows is -5"},
+        {{.credits = 1000}, "credits is 1000"},
+        {{.queue_max = -1}, "queue_max"},
+        {{.objective = 9}, "objective is 9"},
+        {{.n_blocks = -1}, "n_blocks is -1"},
+        {{.kv_type = PL_TYPE_Q4_0, .has_kv_type = true}, "Q4_0"},
+        {{.heartbeat_ns = 3 * PL_SECOND}, "dead_after_ns"},
     };
     sim_model model;
     sim_model_init(&model, 2, 1);
@@ -1110,7 +1174,8 @@ START_TEST(options_out_of_range_are_refused_by_name)
     pl_sim_process *process;
     ck_assert_int_eq(pl_sim_new(&sim, 1, &(pl_sim_options){0}, &err), PL_OK);
     ck_assert_int_eq(pl_sim_process_new(&process, sim, "c", &err), PL_OK);
-    pl_coordinator_model m = {.gguf = model.gguf, .profile = model.profile, .hashes = model.hashes, .name = "m", .is_eog = never_eog};
+    pl_coordinator_model m = {
+        .gguf = model.gguf, .profile = model.profile, .hashes = model.hashes, .name = "m", .is_eog = never_eog};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pl_coordinator *c;
         ck_assert_int_ne(pl_coordinator_new(&c, pl_sim_loop(process), &m, &cases[i].o, &err), PL_OK);
@@ -1132,7 +1197,8 @@ START_TEST(what_is_open_ends_with_the_coordinator)
     for (int i = 0; i < 4; i++) submit(&r, 5, 3, PL_OK);
     run(&r, 100 * PL_MS);
     rig_fini(&r);
-    for (int i = 0; i < 4; i++) ck_assert(r.clients[i].why == PL_FINISH_CANCELLED && r.clients[i].err.status == PL_ERR_CANCELLED);
+    for (int i = 0; i < 4; i++)
+        ck_assert(r.clients[i].why == PL_FINISH_CANCELLED && r.clients[i].err.status == PL_ERR_CANCELLED);
 }
 END_TEST
 
@@ -1173,7 +1239,8 @@ Suite *coordinator_suite(void)
     suite_add_tcase(s, t);
     t = tcase_create("broken peers");
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, every_message_in_every_state_leaves_the_cluster_working, PACELINE__ENVELOPE__BODY_HELLO, PACELINE__ENVELOPE__BODY_FAILURE + 1);
+    tcase_add_loop_test(t, every_message_in_every_state_leaves_the_cluster_working, PACELINE__ENVELOPE__BODY_HELLO,
+                        PACELINE__ENVELOPE__BODY_FAILURE + 1);
     tcase_add_test(t, garbage_ends_the_link_and_nothing_else);
     tcase_add_test(t, a_lying_last_stage_is_dropped_and_the_answer_is_right);
     tcase_add_test(t, credits_that_were_not_out_do_not_come_back);

@@ -34,8 +34,13 @@ static pl_stage_memory toy_memory(const void *user, const pl_stage_shape *s)
 
 static toy toy_make(pl_rng *r, int32_t n_layer)
 {
-    toy t = {.n_layer = n_layer, .embed = pl_rng_below(r, 40), .head = pl_rng_below(r, 40), .tied = pl_rng_below(r, 2), .kv_block = pl_rng_below(r, 3),
-             .compute = pl_rng_below(r, 5), .row = pl_rng_below(r, 2)};
+    toy t = {.n_layer = n_layer,
+             .embed = pl_rng_below(r, 40),
+             .head = pl_rng_below(r, 40),
+             .tied = pl_rng_below(r, 2),
+             .kv_block = pl_rng_below(r, 3),
+             .compute = pl_rng_below(r, 5),
+             .row = pl_rng_below(r, 2)};
     for (int32_t i = 0; i < n_layer; i++) {
         t.layer[i] = 5 + pl_rng_below(r, 30);
         t.unit_bytes[i] = t.layer[i];
@@ -71,10 +76,12 @@ static void brute_walk(brute *b, int32_t at, uint32_t used, int32_t n, double co
         double step = 0;
         for (int32_t e = at + 1; e <= b->t->n_layer; e++) {
             const pl_place_node *node = &b->nodes[j];
-            double read = (double)b->t->unit_bytes[e - 1] / node->read_bytes_s, mul = (double)b->rows * (double)b->t->unit_macs[e - 1] / node->macs_s;
+            double read = (double)b->t->unit_bytes[e - 1] / node->read_bytes_s,
+                   mul = (double)b->rows * (double)b->t->unit_macs[e - 1] / node->macs_s;
             step += read > mul ? read : mul;
             if (e == b->t->n_layer) {
-                read = (double)b->t->unit_bytes[e] / node->read_bytes_s, mul = (double)b->rows * (double)b->t->unit_macs[e] / node->macs_s;
+                read = (double)b->t->unit_bytes[e] / node->read_bytes_s,
+                mul = (double)b->rows * (double)b->t->unit_macs[e] / node->macs_s;
                 step += read > mul ? read : mul;
             }
             pl_stage_shape s = {.layer_first = at, .layer_end = e, .n_blocks = b->n_blocks, .n_rows = b->n_rows};
@@ -89,9 +96,15 @@ static void brute_walk(brute *b, int32_t at, uint32_t used, int32_t n, double co
     }
 }
 
-static brute brute_run(const toy *t, const pl_place_node *nodes, int32_t n_nodes, const pl_place_want *want, int32_t n_blocks, int32_t n_rows)
+static brute brute_run(const toy *t, const pl_place_node *nodes, int32_t n_nodes, const pl_place_want *want,
+                       int32_t n_blocks, int32_t n_rows)
 {
-    brute b = {.t = t, .nodes = nodes, .n_nodes = n_nodes, .n_blocks = n_blocks, .n_rows = n_rows, .want = want,
+    brute b = {.t = t,
+               .nodes = nodes,
+               .n_nodes = n_nodes,
+               .n_blocks = n_blocks,
+               .n_rows = n_rows,
+               .want = want,
                .rows = want->objective == PL_OBJECTIVE_LATENCY ? 1 : (want->n_seqs + 1) / 2};
     for (int32_t k = 0; k <= NODES_MAX; k++) b.best[k] = b.best_sum[k] = INFINITY;
     brute_walk(&b, 0, 0, 0, 0, 0);
@@ -110,17 +123,31 @@ static void one_case(uint64_t seed)
     pl_rng r;
     pl_rng_seed(&r, seed);
     toy t = toy_make(&r, 1 + (int32_t)pl_rng_below(&r, LAYERS_MAX));
-    pl_place_model model = {.n_layer = t.n_layer, .n_embd = 1, .unit_bytes = t.unit_bytes, .unit_macs = t.unit_macs, .memory = toy_memory, .user = &t};
+    pl_place_model model = {.n_layer = t.n_layer,
+                            .n_embd = 1,
+                            .unit_bytes = t.unit_bytes,
+                            .unit_macs = t.unit_macs,
+                            .memory = toy_memory,
+                            .user = &t};
     int32_t n = (int32_t)pl_rng_below(&r, NODES_MAX + 1);
     pl_place_node nodes[NODES_MAX];
     static const char *const names[NODES_MAX] = {"a", "b", "c", "d"};
     for (int32_t i = 0; i < n; i++)
-        nodes[i] = (pl_place_node){.name = names[i], .budget_bytes = 1200 + pl_rng_below(&r, 300), .read_bytes_s = 1 + (double)pl_rng_below(&r, 4),
-                                   .macs_s = 1 + (double)pl_rng_below(&r, 9), .hop_s = (double)pl_rng_below(&r, 3) * 10, .net_bytes_s = 1 + (double)pl_rng_below(&r, 9),
+        nodes[i] = (pl_place_node){.name = names[i],
+                                   .budget_bytes = 1200 + pl_rng_below(&r, 300),
+                                   .read_bytes_s = 1 + (double)pl_rng_below(&r, 4),
+                                   .macs_s = 1 + (double)pl_rng_below(&r, 9),
+                                   .hop_s = (double)pl_rng_below(&r, 3) * 10,
+                                   .net_bytes_s = 1 + (double)pl_rng_below(&r, 9),
                                    .n_threads = 1 + (int32_t)pl_rng_below(&r, 2)};
-    pl_place_want want = {.objective = pl_rng_below(&r, 2) ? PL_OBJECTIVE_LATENCY : PL_OBJECTIVE_THROUGHPUT, .n_ctx = 64, .n_seqs = 1 + (int32_t)pl_rng_below(&r, 4),
-                          .credits = 1 + (int32_t)pl_rng_below(&r, 2), .n_blocks = 10 + (int32_t)pl_rng_below(&r, 300), .n_rows = 30 + (int32_t)pl_rng_below(&r, 100),
-                          .fixed_blocks = pl_rng_below(&r, 2), .fixed_rows = pl_rng_below(&r, 2)};
+    pl_place_want want = {.objective = pl_rng_below(&r, 2) ? PL_OBJECTIVE_LATENCY : PL_OBJECTIVE_THROUGHPUT,
+                          .n_ctx = 64,
+                          .n_seqs = 1 + (int32_t)pl_rng_below(&r, 4),
+                          .credits = 1 + (int32_t)pl_rng_below(&r, 2),
+                          .n_blocks = 10 + (int32_t)pl_rng_below(&r, 300),
+                          .n_rows = 30 + (int32_t)pl_rng_below(&r, 100),
+                          .fixed_blocks = pl_rng_below(&r, 2),
+                          .fixed_rows = pl_rng_below(&r, 2)};
     pl_placement p;
     pl_error err = {0};
     pl_status s = pl_place(&p, &model, nodes, n, &want, &err);
@@ -128,7 +155,8 @@ static void one_case(uint64_t seed)
     /* The smallest wish decides whether it fits at all. */
     int32_t rows = want.n_rows, blocks = want.n_blocks;
     brute b = brute_run(&t, nodes, n, &want, blocks, rows);
-    while (!brute_fits(&b) && !want.fixed_rows && rows / 2 >= PL_PLACE_ROWS_MIN) b = brute_run(&t, nodes, n, &want, blocks, rows /= 2);
+    while (!brute_fits(&b) && !want.fixed_rows && rows / 2 >= PL_PLACE_ROWS_MIN)
+        b = brute_run(&t, nodes, n, &want, blocks, rows /= 2);
     if (!want.fixed_blocks)
         while (!brute_fits(&b) && blocks > PL_PLACE_BLOCKS_MIN) b = brute_run(&t, nodes, n, &want, --blocks, rows);
     if (!brute_fits(&b)) {
@@ -142,15 +170,18 @@ static void one_case(uint64_t seed)
         return;
     }
     ck_assert_msg(s == PL_OK, "seed %llu: %s", (unsigned long long)seed, err.text);
-    ck_assert_msg(p.n_rows == rows && p.n_blocks == blocks, "seed %llu: rows %d of %d, blocks %d of %d", (unsigned long long)seed, p.n_rows, rows, p.n_blocks, blocks);
+    ck_assert_msg(p.n_rows == rows && p.n_blocks == blocks, "seed %llu: rows %d of %d, blocks %d of %d",
+                  (unsigned long long)seed, p.n_rows, rows, p.n_blocks, blocks);
     double least = INFINITY;
     for (int32_t k = 1; k <= NODES_MAX; k++)
         if (b.best[k] < least) least = b.best[k];
     int32_t k = 1;
     while (b.best[k] > least * (1 + PL_PLACE_MARGIN)) k++;
     ck_assert_msg(p.n_stages == k, "seed %llu: %d stages, not %d", (unsigned long long)seed, p.n_stages, k);
-    ck_assert_msg(fabs(p.cost_s - b.best[k]) <= 1e-9 * b.best[k], "seed %llu: cost %g, not %g", (unsigned long long)seed, p.cost_s, b.best[k]);
-    ck_assert_msg(fabs(p.step_s - b.best_sum[k]) <= 1e-9 * b.best_sum[k], "seed %llu: sum %g, not %g", (unsigned long long)seed, p.step_s, b.best_sum[k]);
+    ck_assert_msg(fabs(p.cost_s - b.best[k]) <= 1e-9 * b.best[k], "seed %llu: cost %g, not %g",
+                  (unsigned long long)seed, p.cost_s, b.best[k]);
+    ck_assert_msg(fabs(p.step_s - b.best_sum[k]) <= 1e-9 * b.best_sum[k], "seed %llu: sum %g, not %g",
+                  (unsigned long long)seed, p.step_s, b.best_sum[k]);
     ck_assert_msg(isfinite(b.best[1]) == (p.alone >= 0), "seed %llu: alone", (unsigned long long)seed);
     if (p.alone >= 0) ck_assert(fabs(p.alone_s - b.best[1]) <= 1e-9 * b.best[1]);
 
@@ -191,16 +222,23 @@ static toy even_toy(int32_t n_layer)
 
 static pl_place_model model_of(const toy *t)
 {
-    return (pl_place_model){.n_layer = t->n_layer, .n_embd = 1, .unit_bytes = t->unit_bytes, .unit_macs = t->unit_macs, .memory = toy_memory, .user = t};
+    return (pl_place_model){.n_layer = t->n_layer,
+                            .n_embd = 1,
+                            .unit_bytes = t->unit_bytes,
+                            .unit_macs = t->unit_macs,
+                            .memory = toy_memory,
+                            .user = t};
 }
 
 START_TEST(a_slow_node_is_left_out_and_both_numbers_are_said)
 {
     toy t = even_toy(6);
     pl_place_model model = model_of(&t);
-    pl_place_node nodes[] = {{.name = "snail", .budget_bytes = 10000, .read_bytes_s = 1, .macs_s = 1e9, .net_bytes_s = 1e9},
-                             {.name = "hare", .budget_bytes = 10000, .read_bytes_s = 100, .macs_s = 1e9, .net_bytes_s = 1e9}};
-    pl_place_want want = {.objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 4, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
+    pl_place_node nodes[] = {
+        {.name = "snail", .budget_bytes = 10000, .read_bytes_s = 1, .macs_s = 1e9, .net_bytes_s = 1e9},
+        {.name = "hare", .budget_bytes = 10000, .read_bytes_s = 100, .macs_s = 1e9, .net_bytes_s = 1e9}};
+    pl_place_want want = {
+        .objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 4, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
     pl_placement p;
     pl_error err = {0};
     ck_assert_int_eq(pl_place(&p, &model, nodes, 2, &want, &err), PL_OK);
@@ -219,9 +257,11 @@ START_TEST(equal_nodes_share_evenly_for_throughput_and_not_for_latency)
 {
     toy t = even_toy(6);
     pl_place_model model = model_of(&t);
-    pl_place_node nodes[2] = {{.name = "a", .budget_bytes = 10000, .read_bytes_s = 1, .macs_s = 1e9, .net_bytes_s = 1e9, .hop_s = 1},
-                              {.name = "b", .budget_bytes = 10000, .read_bytes_s = 1, .macs_s = 1e9, .net_bytes_s = 1e9, .hop_s = 1}};
-    pl_place_want want = {.objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 2, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
+    pl_place_node nodes[2] = {
+        {.name = "a", .budget_bytes = 10000, .read_bytes_s = 1, .macs_s = 1e9, .net_bytes_s = 1e9, .hop_s = 1},
+        {.name = "b", .budget_bytes = 10000, .read_bytes_s = 1, .macs_s = 1e9, .net_bytes_s = 1e9, .hop_s = 1}};
+    pl_place_want want = {
+        .objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 2, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
     pl_placement p;
     pl_error err = {0};
     ck_assert_int_eq(pl_place(&p, &model, nodes, 2, &want, &err), PL_OK);
@@ -237,9 +277,16 @@ START_TEST(rates_from_a_liar_do_no_harm)
 {
     toy t = even_toy(4);
     pl_place_model model = model_of(&t);
-    pl_place_node nodes[] = {{.name = "nan", .budget_bytes = 500, .read_bytes_s = NAN, .macs_s = -1, .hop_s = INFINITY, .net_bytes_s = -INFINITY},
-                             {.name = "inf", .budget_bytes = 500, .read_bytes_s = INFINITY, .macs_s = 0, .hop_s = NAN, .net_bytes_s = NAN}};
-    pl_place_want want = {.objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 2, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
+    pl_place_node nodes[] = {
+        {.name = "nan",
+         .budget_bytes = 500,
+         .read_bytes_s = NAN,
+         .macs_s = -1,
+         .hop_s = INFINITY,
+         .net_bytes_s = -INFINITY},
+        {.name = "inf", .budget_bytes = 500, .read_bytes_s = INFINITY, .macs_s = 0, .hop_s = NAN, .net_bytes_s = NAN}};
+    pl_place_want want = {
+        .objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 2, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
     pl_placement p;
     pl_error err = {0};
     ck_assert_int_eq(pl_place(&p, &model, nodes, 2, &want, &err), PL_OK);
@@ -252,8 +299,14 @@ START_TEST(of_many_nodes_the_largest_are_used)
     toy t = even_toy(4);
     pl_place_model model = model_of(&t);
     pl_place_node nodes[40];
-    for (int32_t i = 0; i < 40; i++) nodes[i] = (pl_place_node){.name = "n", .budget_bytes = i == 31 || i == 38 ? 250 : 50, .read_bytes_s = 1, .macs_s = 1, .net_bytes_s = 1};
-    pl_place_want want = {.objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 2, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
+    for (int32_t i = 0; i < 40; i++)
+        nodes[i] = (pl_place_node){.name = "n",
+                                   .budget_bytes = i == 31 || i == 38 ? 250 : 50,
+                                   .read_bytes_s = 1,
+                                   .macs_s = 1,
+                                   .net_bytes_s = 1};
+    pl_place_want want = {
+        .objective = PL_OBJECTIVE_THROUGHPUT, .n_seqs = 2, .n_ctx = 64, .credits = 1, .n_blocks = 16, .n_rows = 4};
     pl_placement p;
     pl_error err = {0};
     ck_assert_int_eq(pl_place(&p, &model, nodes, 40, &want, &err), PL_OK);

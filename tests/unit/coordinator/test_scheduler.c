@@ -1,4 +1,5 @@
-/* The scheduler over a pipeline that checks every frame as a stage would, and computes each token from all tokens before it. */
+/* The scheduler over a pipeline that checks every frame as a stage would, and computes each token from all tokens
+ * before it. */
 #include "coordinator/scheduler.h"
 
 #include "engine/base/rng.h"
@@ -115,7 +116,8 @@ static void run_op(world *w, const pl_sched_op *op)
         for (int32_t i = 0; i < op->n_blocks; i++) {
             int32_t b = op->blocks[i];
             ck_assert(b >= 0 && b < w->shape.n_blocks);
-            ck_assert_msg(w->owner[b] < 0, "seed %llu: block %d is given to sequence %d and %d has it", (unsigned long long)w->seed, b, op->seq, w->owner[b]);
+            ck_assert_msg(w->owner[b] < 0, "seed %llu: block %d is given to sequence %d and %d has it",
+                          (unsigned long long)w->seed, b, op->seq, w->owner[b]);
             w->owner[b] = op->seq;
             q->blocks[q->n_blocks++] = b;
         }
@@ -166,7 +168,8 @@ static void answer_one(world *w)
     pl_error err = {0};
     flight f = w->flights[0];
     memmove(w->flights, w->flights + 1, sizeof(flight) * (size_t)--w->n_flights);
-    ck_assert_msg(pl_sched_result(&w->s, f.id, f.tokens, f.seq, f.pos, f.n, &err) == PL_OK, "seed %llu: %s", (unsigned long long)w->seed, err.text);
+    ck_assert_msg(pl_sched_result(&w->s, f.id, f.tokens, f.seq, f.pos, f.n, &err) == PL_OK, "seed %llu: %s",
+                  (unsigned long long)w->seed, err.text);
     pl_sched_flush(&w->s);
     ck_assert_ptr_null(pl_sched_invariants(&w->s));
 }
@@ -174,9 +177,18 @@ static void answer_one(world *w)
 static client *submit(world *w, int32_t n_prompt, int32_t max_tokens)
 {
     client *c = &w->clients[w->n_clients];
-    *c = (client){.used = true, .n_prompt = n_prompt, .max_tokens = max_tokens, .seed = pl_rng_u64(&w->rng), .ignore_eos = pl_rng_below(&w->rng, 2)};
+    *c = (client){.used = true,
+                  .n_prompt = n_prompt,
+                  .max_tokens = max_tokens,
+                  .seed = pl_rng_u64(&w->rng),
+                  .ignore_eos = pl_rng_below(&w->rng, 2)};
     for (int32_t i = 0; i < n_prompt; i++) c->prompt[i] = 1 + (int32_t)pl_rng_below(&w->rng, VOCAB - 1);
-    pl_request_params p = {.tokens = c->prompt, .n_tokens = n_prompt, .max_tokens = max_tokens, .ignore_eos = c->ignore_eos, .has_seed = true, .sample = pl_sample_defaults()};
+    pl_request_params p = {.tokens = c->prompt,
+                           .n_tokens = n_prompt,
+                           .max_tokens = max_tokens,
+                           .ignore_eos = c->ignore_eos,
+                           .has_seed = true,
+                           .sample = pl_sample_defaults()};
     p.sample.seed = c->seed;
     pl_error err = {0};
     pl_request *r;
@@ -211,11 +223,19 @@ static void check_client(const world *w, const client *c, bool prefix)
     pl_finish why;
     for (;; i++) {
         int32_t t = next_token(tokens, n, c->seed);
-        if (t == EOG && !c->ignore_eos) { why = PL_FINISH_STOP; break; }
+        if (t == EOG && !c->ignore_eos) {
+            why = PL_FINISH_STOP;
+            break;
+        }
         if (prefix && i == c->n_got) return;
-        ck_assert_msg(i < c->n_got && c->got[i] == t, "seed %llu: token %d of %d differs", (unsigned long long)w->seed, i, c->n_got);
+        ck_assert_msg(i < c->n_got && c->got[i] == t, "seed %llu: token %d of %d differs", (unsigned long long)w->seed,
+                      i, c->n_got);
         tokens[n++] = t;
-        if ((c->max_tokens >= 0 && i + 1 >= c->max_tokens) || n >= limit) { why = PL_FINISH_LENGTH; i++; break; }
+        if ((c->max_tokens >= 0 && i + 1 >= c->max_tokens) || n >= limit) {
+            why = PL_FINISH_LENGTH;
+            i++;
+            break;
+        }
     }
     ck_assert_int_eq(c->n_got, i);
     if (!prefix) ck_assert_int_eq(c->why, why);
@@ -224,9 +244,11 @@ static void check_client(const world *w, const client *c, bool prefix)
 static pl_sched_shape random_shape(pl_rng *r, int32_t n_ctx)
 {
     int32_t least = pl_blocks_for(n_ctx);
-    return (pl_sched_shape){.n_blocks = least + (int32_t)pl_rng_below(r, 20), .n_rows = 1 + (int32_t)pl_rng_below(r, 3) * (int32_t)pl_rng_below(r, 80),
+    return (pl_sched_shape){.n_blocks = least + (int32_t)pl_rng_below(r, 20),
+                            .n_rows = 1 + (int32_t)pl_rng_below(r, 3) * (int32_t)pl_rng_below(r, 80),
                             .n_stages = 1 + (int32_t)pl_rng_below(r, 4),
-                            .groups = 1 + (int32_t)pl_rng_below(r, 5), .in_flight = 1 + (int32_t)pl_rng_below(r, 6)};
+                            .groups = 1 + (int32_t)pl_rng_below(r, 5),
+                            .in_flight = 1 + (int32_t)pl_rng_below(r, 6)};
 }
 
 START_TEST(any_disturbance_leaves_the_tokens_alone)
@@ -275,7 +297,8 @@ START_TEST(any_disturbance_leaves_the_tokens_alone)
         for (int step = 0; w->s.n_open || w->n_flights || w->s.n_closing; step++) {
             ck_assert_msg(step < 200000, "seed %llu: %d requests never end", (unsigned long long)seed, w->s.n_open);
             while (send_one(w)) {}
-            ck_assert_msg(w->n_flights, "seed %llu: nothing in flight and %d open", (unsigned long long)seed, w->s.n_open);
+            ck_assert_msg(w->n_flights, "seed %llu: nothing in flight and %d open", (unsigned long long)seed,
+                          w->s.n_open);
             answer_one(w);
         }
         for (int32_t i = 0; i < w->n_clients; i++) {
@@ -313,7 +336,8 @@ END_TEST
 START_TEST(four_requests_keep_three_stages_busy)
 {
     world *w = malloc(sizeof *w);
-    world_init(w, 9, 4, 400, (pl_sched_shape){.n_blocks = 100, .n_rows = 512, .n_stages = 3, .groups = 3, .in_flight = 4});
+    world_init(w, 9, 4, 400,
+               (pl_sched_shape){.n_blocks = 100, .n_rows = 512, .n_stages = 3, .groups = 3, .in_flight = 4});
     for (int i = 0; i < 4; i++) submit(w, 5, 200)->request->ignore_eos = true;
     for (int i = 0; i < 20; i++) {
         while (send_one(w)) {}
@@ -332,7 +356,8 @@ END_TEST
 START_TEST(a_prompt_is_cut_so_that_all_stages_work_on_it)
 {
     world *w = malloc(sizeof *w);
-    world_init(w, 10, 4, 512, (pl_sched_shape){.n_blocks = 100, .n_rows = 512, .n_stages = 4, .groups = 4, .in_flight = 5});
+    world_init(w, 10, 4, 512,
+               (pl_sched_shape){.n_blocks = 100, .n_rows = 512, .n_stages = 4, .groups = 4, .in_flight = 5});
     submit(w, 400, 4);
     int sent = 0;
     while (send_one(w)) sent++;
@@ -433,7 +458,8 @@ END_TEST
 START_TEST(a_token_that_comes_twice_counts_once)
 {
     world *w = malloc(sizeof *w);
-    world_init(w, 11, 2, 256, (pl_sched_shape){.n_blocks = 5, .n_rows = 64, .n_stages = 1, .groups = 2, .in_flight = 3});
+    world_init(w, 11, 2, 256,
+               (pl_sched_shape){.n_blocks = 5, .n_rows = 64, .n_stages = 1, .groups = 2, .in_flight = 3});
     client *a = submit(w, 64, 100), *b = submit(w, 1, 60);
     a->request->ignore_eos = a->ignore_eos = b->request->ignore_eos = b->ignore_eos = true;
     /* The older one takes the blocks of the younger, whose sample is still under way. */
@@ -501,7 +527,10 @@ START_TEST(parameters_are_refused_by_name)
     char long_id[PL_REQUEST_ID_MAX + 2];
     memset(long_id, 'x', sizeof long_id - 1);
     long_id[sizeof long_id - 1] = 0;
-    const struct { pl_request_params p; const char *says; } cases[] = {
+    const struct {
+        pl_request_params p;
+        const char *says;
+    } cases[] = {
         {{.tokens = good, .n_tokens = 0, .max_tokens = 1}, "prompt is empty"},
         {{.tokens = good, .n_tokens = 2, .max_tokens = 0}, "max_tokens is 0"},
         {{.tokens = good, .n_tokens = 2, .max_tokens = -2}, "max_tokens is -2"},
@@ -559,7 +588,9 @@ START_TEST(the_queue_has_an_end)
     ck_assert(send_one(w)); /* one of them runs now */
     ck_assert_ptr_nonnull(submit(w, 4, 8));
     pl_sched_fini(&w->s);
-    for (int32_t i = 0; i < w->n_clients; i++) ck_assert(w->clients[i].ended && w->clients[i].why == PL_FINISH_CANCELLED && w->clients[i].err.status == PL_ERR_CANCELLED);
+    for (int32_t i = 0; i < w->n_clients; i++)
+        ck_assert(w->clients[i].ended && w->clients[i].why == PL_FINISH_CANCELLED &&
+                  w->clients[i].err.status == PL_ERR_CANCELLED);
     free(w);
 }
 END_TEST

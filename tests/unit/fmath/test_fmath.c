@@ -55,7 +55,10 @@ START_TEST(exp_has_its_limits)
 }
 END_TEST
 
-static double relative(double got, long double want) { return (double)fabsl(((long double)got - want) / want); }
+static double relative(double got, long double want)
+{
+    return (double)fabsl(((long double)got - want) / want);
+}
 
 START_TEST(doubles_are_within_1e_14)
 {

@@ -137,14 +137,19 @@ START_TEST(a_repeated_token_is_penalized_once_and_only_inside_the_window)
     pl_sampler_pick(s, &p, l, (int32_t[]){0, 3, 3}, 3, 3, 0, &out);
     ck_assert_int_eq(out.token, 0);
     p.repeat_last_n = 64;
-    pl_sampler_pick(s, &p, (float[]){-1, -1.5f, -4, -9}, (int32_t[]){0, -7, 4000}, 3, 3, 0, &out); /* negative ones are multiplied; ids out of range are nobody's */
+    pl_sampler_pick(s, &p, (float[]){-1, -1.5f, -4, -9}, (int32_t[]){0, -7, 4000}, 3, 3, 0,
+                    &out); /* negative ones are multiplied; ids out of range are nobody's */
     ck_assert_int_eq(out.token, 1);
     pl_sampler_free(s);
 }
 END_TEST
 
 /* The definition, by full sort in double with libm. Gives the probability of each token. */
-typedef struct ref { double p; int32_t id; float logit; } ref;
+typedef struct ref {
+    double p;
+    int32_t id;
+    float logit;
+} ref;
 static int better(const void *a, const void *b)
 {
     const ref *x = a, *y = b;
@@ -182,7 +187,13 @@ START_TEST(draws_follow_the_definition_by_the_chi_squared_test)
         {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1},
         {.temperature = 0.7f, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1, .seed = 5},
         {.temperature = 1.5f, .top_k = 9, .top_p = 1, .repeat_penalty = 1, .n_logprobs = -1, .seed = 6},
-        {.temperature = 0.8f, .top_k = 12, .top_p = 0.9f, .min_p = 0.05f, .repeat_penalty = 1, .n_logprobs = -1, .seed = UINT64_MAX},
+        {.temperature = 0.8f,
+         .top_k = 12,
+         .top_p = 0.9f,
+         .min_p = 0.05f,
+         .repeat_penalty = 1,
+         .n_logprobs = -1,
+         .seed = UINT64_MAX},
         {.temperature = 1, .top_p = 0.8f, .repeat_penalty = 1, .n_logprobs = -1, .seed = 8},
     };
     pl_sampler *s = make(N);
@@ -202,7 +213,8 @@ START_TEST(draws_follow_the_definition_by_the_chi_squared_test)
         }
         /* Wilson and Hilferty: 4.5 deviations, about one in 300,000; the seeds are fixed. */
         double d = kinds - 1, limit = d * pow(1 - 2 / (9 * d) + 4.5 * sqrt(2 / (9 * d)), 3);
-        ck_assert_msg(kinds >= 5 && chi < limit, "case %zu: chi squared %g of %d kinds exceeds %g", c, chi, kinds, limit);
+        ck_assert_msg(kinds >= 5 && chi < limit, "case %zu: chi squared %g of %d kinds exceeds %g", c, chi, kinds,
+                      limit);
     }
     pl_sampler_free(s);
 }
@@ -228,7 +240,8 @@ START_TEST(every_token_that_is_picked_has_a_probability_by_the_definition)
         define(&p, l, N, prob);
         /* The draw by inversion, over candidates best first where the chain sorts and by id where it does not. */
         int32_t got = pick(s, &p, l, round);
-        ck_assert_msg(prob[got] > 0, "round %d: token %d (top_k %d top_p %g min_p %g)", round, (int)got, (int)p.top_k, (double)p.top_p, (double)p.min_p);
+        ck_assert_msg(prob[got] > 0, "round %d: token %d (top_k %d top_p %g min_p %g)", round, (int)got, (int)p.top_k,
+                      (double)p.top_p, (double)p.min_p);
     }
     pl_sampler_free(s);
 }

@@ -50,7 +50,8 @@ START_TEST(small_templates_render_as_jinja2_does)
         bool refused = pl_json_type(expected) == PL_JSON_NULL;
         if (refused ? s == PL_OK : s != PL_OK || !pl_str_eq(pl_buf_str(&out), pl_json_str(expected))) {
             failed++;
-            printf("template: %.*s\nexpected: %.*s\ngot:      %.*s%s\n", PL_STR_ARG(source), refused ? 5 : (int)pl_json_str(expected).size, refused ? "error" : pl_json_str(expected).data,
+            printf("template: %.*s\nexpected: %.*s\ngot:      %.*s%s\n", PL_STR_ARG(source),
+                   refused ? 5 : (int)pl_json_str(expected).size, refused ? "error" : pl_json_str(expected).data,
                    PL_STR_ARG(pl_buf_str(&out)), s == PL_OK ? "" : err.text);
         }
         if (refused) {
@@ -84,7 +85,8 @@ START_TEST(real_templates_render_as_jinja2_does)
         ck_ok(pl_file_read(&source, path, 1 << 20, &err), err);
         pl_json *vars = NULL;
         for (size_t i = 0; i < pl_json_size(cases); i++) {
-            if (pl_str_is(pl_json_str(pl_json_get(pl_json_at(cases, i), "name")), name)) vars = pl_json_get(pl_json_at(cases, i), "vars");
+            if (pl_str_is(pl_json_str(pl_json_get(pl_json_at(cases, i), "name")), name))
+                vars = pl_json_get(pl_json_at(cases, i), "vars");
         }
         ck_assert_ptr_nonnull(vars);
         pl_json_set(vars, "bos_token", pl_json_string(PL_STR("<s>")));
@@ -94,7 +96,8 @@ START_TEST(real_templates_render_as_jinja2_does)
         pl_hash_hex(&h, got_hex);
         if (strcmp(size, "error") == 0 ? s != PL_ERR_INVALID : s != PL_OK || strcmp(hex, got_hex) != 0) {
             failed++;
-            printf("%s, case %s: expected %s bytes, got %zu%s%s\n", file, name, size, out.size, s == PL_OK ? "" : ": ", s == PL_OK ? "" : err.text);
+            printf("%s, case %s: expected %s bytes, got %zu%s%s\n", file, name, size, out.size, s == PL_OK ? "" : ": ",
+                   s == PL_OK ? "" : err.text);
             const char *dump = getenv("JINJA_DUMP"); /* a folder to compare with what the script's DUMP wrote */
             if (dump && s == PL_OK) {
                 char to[1000];
@@ -148,16 +151,18 @@ END_TEST
 START_TEST(what_would_never_end_or_fill_memory_is_stopped)
 {
     pl_jinja_limits small = {.steps = 100000, .memory = 1 << 20, .output = 1 << 16};
-    refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", &small, PL_ERR_BUDGET, "");
+    refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", &small, PL_ERR_BUDGET,
+            "");
     refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL, PL_ERR_BUDGET, "deep");
     refused("{{ 'x' * 999999999 }}", NULL, PL_ERR_BUDGET, "bytes");
     refused("{{ 'x' * 9223372036854775807 * 9 }}", NULL, PL_ERR_BUDGET, "bytes");
     refused("{{ [0] * 999999999 }}", NULL, PL_ERR_BUDGET, "");
-    refused("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", NULL, PL_ERR_BUDGET, "");
+    refused("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", NULL,
+            PL_ERR_BUDGET, "");
     refused("{% for i in range(9999) %}{{ 'x' * 100 }}{% endfor %}", &small, PL_ERR_BUDGET, "writes more");
     refused("{{ 'x'.center(99999999) }}", NULL, PL_ERR_BUDGET, "width");
-    refused("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}", NULL, PL_ERR_BUDGET, "");
-
+    refused("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
+            NULL, PL_ERR_BUDGET, "");
 
     refused("{{ 1 }}", &(pl_jinja_limits){.steps = 1}, PL_ERR_BUDGET, "steps");
     static char nested[60000];
@@ -169,13 +174,13 @@ START_TEST(what_would_never_end_or_fill_memory_is_stopped)
         nested[3 + 10000 * k] = 0;
         refused(nested, NULL, PL_ERR_FORMAT, "");
     }
-
 }
 END_TEST
 
 START_TEST(no_memory_at_any_allocation_is_an_error_of_the_template)
 {
-    static const char source[] = "{% macro m(a) %}{{ a | tojson }}{% endmacro %}{% for x in v %}{{ m(x) }}{{ [1, x] | join(',') | upper }}{% endfor %}";
+    static const char source[] = "{% macro m(a) %}{{ a | tojson }}{% endmacro %}{% for x in v %}{{ m(x) }}{{ [1, x] | "
+                                 "join(',') | upper }}{% endfor %}";
     pl_json *vars;
     pl_error err = {0};
     ck_ok(pl_json_parse(&vars, PL_STR("{\"v\": [{\"a\": 1}, \"x\", [2.5]]}"), &err), err);
@@ -186,8 +191,10 @@ START_TEST(no_memory_at_any_allocation_is_an_error_of_the_template)
         pl_status s = render(PL_STR(source), vars, NULL, &out, &err);
         pl_alloc_fail_at(0);
         done = s == PL_OK;
-        if (!done) ck_status(s, PL_ERR_NO_MEMORY, err);
-        else ck_assert_str_eq(pl_buf_cstr(&out), "{\"a\": 1}1,{'A': 1}\"x\"1,X[2.5]1,[2.5]");
+        if (!done)
+            ck_status(s, PL_ERR_NO_MEMORY, err);
+        else
+            ck_assert_str_eq(pl_buf_cstr(&out), "{\"a\": 1}1,{'A': 1}\"x\"1,X[2.5]1,[2.5]");
         pl_buf_fini(&out);
     }
     ck_assert(done);
@@ -201,8 +208,11 @@ START_TEST(a_chat_gets_its_messages_tokens_and_extra_variables)
     pl_error err = {0};
     pl_buf out = {0};
     pl_json *messages, *extra;
-    ck_ok(pl_chat_open(&c, PL_STR("{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% endfor %}{{ x }}{% if add_generation_prompt %}>{% endif %}"),
-                       PL_STR("<s>"), PL_STR("</s>"), &err), err);
+    ck_ok(pl_chat_open(&c,
+                       PL_STR("{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% "
+                              "endfor %}{{ x }}{% if add_generation_prompt %}>{% endif %}"),
+                       PL_STR("<s>"), PL_STR("</s>"), &err),
+          err);
     ck_ok(pl_json_parse(&messages, PL_STR("[{\"role\":\"user\",\"content\":\"hi\"}]"), &err), err);
     ck_ok(pl_json_parse(&extra, PL_STR("{\"x\":7,\"bos_token\":\"no\"}"), &err), err);
     ck_ok(pl_chat_render(c, messages, extra, true, &out, &err), err);

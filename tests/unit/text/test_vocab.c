@@ -17,13 +17,13 @@
 /* ---- making vocabularies ---- */
 
 typedef struct toy {
-    const char *model, *pre;        /* NULL: the key is absent */
-    const char *words[40];          /* normal tokens behind the 256 bytes */
+    const char *model, *pre; /* NULL: the key is absent */
+    const char *words[40];   /* normal tokens behind the 256 bytes */
     const char *control[8], *user[8];
     const char *merges[40];
-    float scores[40];               /* of words */
+    float scores[40]; /* of words */
     int no_space_prefix, add_eos;
-    int bos_at, eos_at;             /* index in control + 1 */
+    int bos_at, eos_at; /* index in control + 1 */
     bool no_byte_tokens;
 } toy;
 
@@ -42,8 +42,10 @@ static pl_buf write_toy(const toy *t)
         if (bpe) {
             bool shown = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
             int c = shown ? b : next++;
-            if (c < 0x80) snprintf(bytes[b], 8, "%c", c);
-            else snprintf(bytes[b], 8, "%c%c", 0xc0 | c >> 6, 0x80 | (c & 63));
+            if (c < 0x80)
+                snprintf(bytes[b], 8, "%c", c);
+            else
+                snprintf(bytes[b], 8, "%c%c", 0xc0 | c >> 6, 0x80 | (c & 63));
         } else {
             snprintf(bytes[b], 8, "<0x%02X>", b);
         }
@@ -67,8 +69,10 @@ static pl_buf write_toy(const toy *t)
     if (t->pre) pl_gguf_add_str(w, "tokenizer.ggml.pre", pl_str_from(t->pre));
     pl_gguf_add_strs(w, "tokenizer.ggml.tokens", text, n);
     pl_gguf_add_i32s(w, "tokenizer.ggml.token_type", type, n);
-    if (bpe) pl_gguf_add_strs(w, "tokenizer.ggml.merges", merges, n_merges);
-    else pl_gguf_add_f32s(w, "tokenizer.ggml.scores", score, n);
+    if (bpe)
+        pl_gguf_add_strs(w, "tokenizer.ggml.merges", merges, n_merges);
+    else
+        pl_gguf_add_f32s(w, "tokenizer.ggml.scores", score, n);
     if (t->bos_at) pl_gguf_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)control + (uint32_t)t->bos_at - 1);
     if (t->eos_at) pl_gguf_add_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)control + (uint32_t)t->eos_at - 1);
     if (t->no_space_prefix) pl_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", false);
@@ -134,15 +138,25 @@ static const char *tokens_of(const pl_vocab *v, pl_str text, int flags)
 }
 #define ck_tokens(v, text, flags, want) ck_assert_str_eq(tokens_of((v), pl_str_from(text), (flags)), (want))
 
-static const toy bpe_toy = {.model = "gpt2", .pre = "gpt-2",
+static const toy bpe_toy = {
+    .model = "gpt2",
+    .pre = "gpt-2",
     .words = {"he", "ll", "hell", "hello", "Ġw", "Ġwo", "rl", "ld", "12", "Ã©", "ee", "eeee"},
     .merges = {"h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "r l", "l d", "1 2", "Ã ©", "e e", "ee ee"},
-    .control = {"<s>", "</s>", "<|im_end|>", "<|im", "<|im_end|><s>x"}, .user = {"<tool>", "  "}, .bos_at = 1, .eos_at = 2};
+    .control = {"<s>", "</s>", "<|im_end|>", "<|im", "<|im_end|><s>x"},
+    .user = {"<tool>", "  "},
+    .bos_at = 1,
+    .eos_at = 2};
 
-static const toy spm_toy = {.model = "llama",
-    .words = {"▁", "h", "e", "l", "o", "▁h", "el", "lo", "▁hel", "▁hello", "ll", "é", "a", "b", "ab", "ba", "▁▁", "<s", "<", "s", ">", "<s>x"},
+static const toy spm_toy = {
+    .model = "llama",
+    .words = {"▁", "h", "e", "l",  "o",  "▁h", "el", "lo", "▁hel", "▁hello", "ll",
+              "é", "a", "b", "ab", "ba", "▁▁", "<s", "<",  "s",    ">",      "<s>x"},
     .scores = {-5, -9, -9, -9, -9, -1, -2, -3, -4, -5, -2.5f, -9, -9, -9, -1, -1, -8, -1, -9, -9, -9, -9},
-    .control = {"<s>", "</s>"}, .user = {"<tool>"}, .bos_at = 1, .eos_at = 2};
+    .control = {"<s>", "</s>"},
+    .user = {"<tool>"},
+    .bos_at = 1,
+    .eos_at = 2};
 
 /* ---- byte-level BPE ---- */
 
@@ -198,12 +212,13 @@ START_TEST(bytes_that_are_no_text_survive_a_round_trip)
             size_t n = pl_rng_below(&rng, sizeof text + 1);
             for (size_t i = 0; i < n; i++) {
                 uint8_t any = (uint8_t)pl_rng_u64(&rng);
-                text[i] = round % 2 ? any : (uint8_t)"hel o\xc3\xa9<s>\xff"[any % 12];
+                text[i] = round % 2 ? any : (uint8_t) "hel o\xc3\xa9<s>\xff"[any % 12];
             }
             pl_buf ids = {0}, back = {0};
             pl_error err = {0};
             ck_ok(pl_tokenize(o.v, (pl_str){(char *)text, n}, false, true, &ids, &err), err);
-            for (size_t i = 0; i < ids.size; i += 4) ck_assert(pl_detokenize(o.v, (int32_t)pl_get_u32(ids.data + i), true, &back));
+            for (size_t i = 0; i < ids.size; i += 4)
+                ck_assert(pl_detokenize(o.v, (int32_t)pl_get_u32(ids.data + i), true, &back));
             ck_assert_uint_eq(back.size, n);
             ck_assert(n == 0 || memcmp(back.data, text, n) == 0);
             pl_buf_fini(&ids);
@@ -284,9 +299,12 @@ START_TEST(qwen2_composes_characters_first)
     toy t = bpe_toy;
     t.pre = "qwen2";
     opened o = open_toy(&t);
-    ck_tokens(o.v, "e\xcc\x81", 0, "Ã©");             /* e and acute */
+    ck_tokens(o.v, "e\xcc\x81", 0, "Ã©"); /* e and acute */
     ck_tokens(o.v, "xe\xcc\x81y", 0, "x|Ã©|y");
-    ck_tokens(o.v, "\xff" "e\xcc\x81", 0, "ÿ|Ã©");
+    ck_tokens(o.v,
+              "\xff"
+              "e\xcc\x81",
+              0, "ÿ|Ã©");
     ck_tokens(o.v, "a\xcc\x81\xcc\xa3", 0, "á|º|¡|Ì|ģ"); /* marks in canonical order: dot below joins first */
     close_toy(&o);
     o = open_toy(&bpe_toy);
@@ -316,9 +334,12 @@ END_TEST
 
 START_TEST(every_known_pre_tokenizer_opens_and_loses_no_byte)
 {
-    static const char *const names[] = {"gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r", "llama-bpe", "llama3", "llama-v3", "dbrx",
-                                        "qwen2", "gpt-4o", "tekken", "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "default"};
-    static const char text[] = "It's 12345 o'clock, FooBAR don'T \t\n\r\n  x  \xc2\xa0 \xe6\xbc\xa2\xe5\xad\x97\xe3\x81\x8b \xed\x95\x9c (a+b)==c!!\n\n \xd9\xa3\xd9\xa4 \xf0\x9f\x98\x80 $5 \xff\xfe end   ";
+    static const char *const names[] = {
+        "gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r",    "llama-bpe",      "llama3",      "llama-v3",
+        "dbrx",  "qwen2", "gpt-4o", "tekken",    "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "default"};
+    static const char text[] =
+        "It's 12345 o'clock, FooBAR don'T \t\n\r\n  x  \xc2\xa0 \xe6\xbc\xa2\xe5\xad\x97\xe3\x81\x8b \xed\x95\x9c "
+        "(a+b)==c!!\n\n \xd9\xa3\xd9\xa4 \xf0\x9f\x98\x80 $5 \xff\xfe end   ";
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         toy t = bpe_toy;
         t.pre = names[i];
@@ -352,7 +373,7 @@ START_TEST(spm_joins_the_best_score_first)
 {
     opened o = open_toy(&spm_toy);
     ck_tokens(o.v, "hello", 0, "▁hello"); /* ▁h -1, el -2, ll -2.5 (e is gone), ▁hel -4, lo -3 → ▁hel lo → ▁hello */
-    ck_tokens(o.v, "aba", 0, "▁|ab|a");  /* equal scores: from the left */
+    ck_tokens(o.v, "aba", 0, "▁|ab|a"); /* equal scores: from the left */
     ck_tokens(o.v, "h  o", 0, "▁h|▁▁|o");
     close_toy(&o);
 }
@@ -418,7 +439,17 @@ START_TEST(a_stream_gives_whole_characters_only)
     pl_buf out = {0};
     pl_detok_start(&s, o.v, false, true);
     const uint8_t bytes[] = {0xf0, 0x9f, 0x98, 0x80, 'a', 0xc3, 'b', 0xff, 0xe2, 0x82};
-    const char *after[] = {"", "", "", "\xf0\x9f\x98\x80", "a", "", ("\xef\xbf\xbd" "b"), "\xef\xbf\xbd", "", ""};
+    const char *after[] = {"",
+                           "",
+                           "",
+                           "\xf0\x9f\x98\x80",
+                           "a",
+                           "",
+                           ("\xef\xbf\xbd"
+                            "b"),
+                           "\xef\xbf\xbd",
+                           "",
+                           ""};
     for (size_t i = 0; i < sizeof bytes; i++) {
         pl_buf_reset(&out);
         ck_assert(pl_detok_add(&s, bytes[i], &out)); /* the first 256 tokens are the bytes */
@@ -460,8 +491,10 @@ START_TEST(a_million_equal_bytes_take_seconds_at_most)
 {
     enum { N = 1000000 };
     static char text[N + 1];
-    static const char *const pres[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o", "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "default", NULL};
-    static const char *const units[] = {"e", " ", "\n", "!", "1", "'", "\xff", "\xcc\x81\xcc\xa3", "<|", "\t ", "eE", "\xe6\xbc\xa2"};
+    static const char *const pres[] = {"gpt-2",        "smollm",         "llama-bpe",   "qwen2",   "gpt-4o", "falcon",
+                                       "deepseek-llm", "deepseek-coder", "deepseek-v3", "default", NULL};
+    static const char *const units[] = {"e",  " ",   "\n", "!",           "1", "'", "\xff", "\xcc\x81\xcc\xa3",
+                                        "<|", "\t ", "eE", "\xe6\xbc\xa2"};
     for (int p = 0; p < 11; p++) {
         toy t = pres[p] ? bpe_toy : spm_toy;
         if (pres[p]) t.pre = pres[p];
@@ -529,7 +562,8 @@ END_TEST
 /* ---- real vocabularies ---- */
 
 /* The last three come from tests/golden/tokenizer_json.py, which makes them in a folder of its own. */
-static const char *const real[] = {"gpt-2", "refact", "falcon", "deepseek-llm", "deepseek-coder", "llama-spm", "phi-3", "llama-bpe", "qwen2", "gpt-4o"};
+static const char *const real[] = {"gpt-2",     "refact", "falcon",    "deepseek-llm", "deepseek-coder",
+                                   "llama-spm", "phi-3",  "llama-bpe", "qwen2",        "gpt-4o"};
 
 START_TEST(real_vocabularies_give_the_expected_tokens)
 {
@@ -567,7 +601,8 @@ START_TEST(real_vocabularies_give_the_expected_tokens)
             int32_t id = (int32_t)pl_get_u32(got.data + i);
             char *after;
             long wanted = strtol(ids, &after, 10);
-            ck_assert_msg(after != ids && (!eol || after <= eol), "%s, text %d: token %zu, %d, is one too many", name, n, i / 4, (int)id);
+            ck_assert_msg(after != ids && (!eol || after <= eol), "%s, text %d: token %zu, %d, is one too many", name,
+                          n, i / 4, (int)id);
             ck_assert_msg(wanted == id, "%s, text %d: token %zu is %d, expected %ld", name, n, i / 4, (int)id, wanted);
             ids = after;
             pl_detok_add(&d, id, &back);
@@ -589,7 +624,9 @@ END_TEST
 
 START_TEST(a_vocabulary_of_an_unknown_kind_is_refused)
 {
-    static const struct { const char *file, *says; } cases[] = {{"bert-bge", "bert"}, {"gpt-neox", "tokenizer.ggml.pre"}};
+    static const struct {
+        const char *file, *says;
+    } cases[] = {{"bert-bge", "bert"}, {"gpt-neox", "tokenizer.ggml.pre"}};
     for (int i = 0; i < 2; i++) {
         char file[200];
         const char *path;
