@@ -142,8 +142,7 @@ int main(int argc, char **argv)
         measure_type(&b, type);
     }
     printf("%s, %d thread(s), %s: read %.1f GB/s, bytes %.0f GOP/s, floats %.0f GOP/s\n", pl_isa_name(isa), b.n_threads,
-           "peaks", b.limits.read_bytes_s * 1e-9,
-           b.limits.byte_ops_s * 1e-9, b.limits.float_ops_s * 1e-9);
+           "peaks", b.limits.read_bytes_s * 1e-9, b.limits.byte_ops_s * 1e-9, b.limits.float_ops_s * 1e-9);
     pl_pool_free(b.pool);
     pl_free(array);
     return 0;
