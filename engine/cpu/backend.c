@@ -73,7 +73,16 @@ static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
         dirty = true;
         after_large = !small;
         if (t->op == PL_OP_MUL_MAT) {
-            pl_cpu_mul_mat(team, i_thread, n_threads, t, j->scratch, &j->b->kernels);
+            const pl_tensor *together[PL_CPU_MUL_MAT_TOGETHER] = {t};
+            int n = 1;
+            for (int next = i + 1; n < PL_CPU_MUL_MAT_TOGETHER && next < pl_graph_n_nodes(j->g); next++) {
+                const pl_tensor *u = pl_graph_node(j->g, next);
+                if (u->op == PL_OP_VIEW || pl_tensor_elements(u) == 0) continue;
+                if (u->op != PL_OP_MUL_MAT || !pl_cpu_mul_mat_goes_with(t, u)) break;
+                together[n++] = u;
+                i = next;
+            }
+            pl_cpu_mul_mat(team, i_thread, n_threads, together, n, j->scratch, &j->b->kernels);
             continue;
         }
         if (small && i_thread != 0) continue;

@@ -27,6 +27,8 @@ typedef struct job {
     int64_t k, m, n;
     size_t row_size, token_size;
     int64_t n_groups, n_packed; /* groups, the ragged one included; groups that are packed already */
+    int64_t panel;              /* tokens */
+    int64_t chunk, n_chunks, strip_groups;
     char *acts;
     char *group; /* this thread's packed copy of one group */
     float *tile; /* this thread's results of the ragged group [PL_ACT_TILE][ROWS] */
@@ -147,8 +149,8 @@ static void activations(job *j, pl_team *team, int i_thread, int n_threads, head
     if (i_thread == 0) *h = (head){x, j->act};
 }
 
-void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *dst, void *scratch,
-                    const pl_cpu_kernels *k)
+/* What every thread knows of a product, without its own place in scratch. */
+static job job_of(const pl_tensor *dst, int n_threads, const pl_cpu_kernels *k)
 {
     const pl_tensor *w = dst->src[0], *x = dst->src[1];
     job j = {.w = w,
@@ -158,35 +160,64 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
              .k = w->ne[0],
              .m = w->ne[1],
              .n = x->ne[1],
-             .acts = (char *)scratch + PL_CPU_MUL_MAT_HEAD,
              .kernels = k};
     PL_ASSERT(k->mm[w->type] != NULL);
     j.row_size = pl_type_row_size(w->type, j.k);
     j.token_size = pl_act_token_size(j.act, j.k);
     j.n_groups = (j.m + ROWS - 1) / ROWS;
     j.n_packed = w->layout == PL_LAYOUT_R16 ? j.m / ROWS : 0;
-    if (is_own(x)) {
-        j.acts += (size_t)i_thread * (act_bytes(w, x) + thread_bytes(w));
-        j.group = j.acts + act_bytes(w, x);
-    } else {
-        j.group = j.acts + act_bytes(w, x) + (size_t)i_thread * thread_bytes(w);
-    }
-    j.tile = (float *)(j.group + lines(ROWS * j.row_size));
-    activations(&j, team, i_thread, n_threads, scratch);
-
     int64_t panel_tiles = max64(1, PANEL_BYTES / (int64_t)(j.token_size * PL_ACT_TILE));
-    int64_t panel = min64(panel_tiles, (j.n + PL_ACT_TILE - 1) / PL_ACT_TILE) * PL_ACT_TILE;
-    int64_t n_panels = (j.n + panel - 1) / panel;
-    int64_t chunk = chunk_groups(&j, n_threads), n_chunks = (j.n_groups + chunk - 1) / chunk;
-    int64_t strip_groups = chunk;
-    if (panel > PL_ACT_TILE) strip_groups = max64(FLOAT_GROUPS, STRIP_BYTES / (int64_t)(ROWS * j.row_size));
+    j.panel = min64(panel_tiles, (j.n + PL_ACT_TILE - 1) / PL_ACT_TILE) * PL_ACT_TILE;
+    j.chunk = chunk_groups(&j, n_threads);
+    j.n_chunks = (j.n_groups + j.chunk - 1) / j.chunk;
+    j.strip_groups = j.chunk;
+    if (j.panel > PL_ACT_TILE) j.strip_groups = max64(FLOAT_GROUPS, STRIP_BYTES / (int64_t)(ROWS * j.row_size));
+    return j;
+}
+
+/* Chunk i of a product, counted over its panels. */
+static void run_chunk(const job *j, int64_t i)
+{
+    int64_t token = i / j->n_chunks * j->panel, token_end = min64(j->n, token + j->panel);
+    int64_t first = i % j->n_chunks * j->chunk, end = min64(j->n_groups, first + j->chunk);
+    for (int64_t g = first; g < end; g += j->strip_groups)
+        strip(j, g, min64(end, g + j->strip_groups), token, token_end);
+}
+
+bool pl_cpu_mul_mat_goes_with(const pl_tensor *a, const pl_tensor *b)
+{
+    return a->src[1] == b->src[1] && a->src[0]->op == PL_OP_NONE && b->src[0]->op == PL_OP_NONE &&
+           pl_type_get(a->src[0]->type)->act == pl_type_get(b->src[0]->type)->act;
+}
+
+void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst, void *scratch,
+                    const pl_cpu_kernels *k)
+{
+    PL_ASSERT(n_dst >= 1 && n_dst <= PL_CPU_MUL_MAT_TOGETHER);
+    job jobs[PL_CPU_MUL_MAT_TOGETHER];
+    int64_t ends[PL_CPU_MUL_MAT_TOGETHER], total = 0;
+    size_t each = 0; /* one place per thread, which serves all of the products */
+    for (int i = 0; i < n_dst; i++) {
+        jobs[i] = job_of(dst[i], n_threads, k);
+        ends[i] = total += (jobs[i].n + jobs[i].panel - 1) / jobs[i].panel * jobs[i].n_chunks;
+        size_t size = thread_bytes(jobs[i].w);
+        each = size > each ? size : each;
+    }
+    const pl_tensor *x = jobs[0].x;
+    size_t act = act_bytes(jobs[0].w, x);
+    char *acts = (char *)scratch + PL_CPU_MUL_MAT_HEAD;
+    if (is_own(x)) acts += (size_t)i_thread * (act + each);
+    for (int i = 0; i < n_dst; i++) {
+        jobs[i].acts = acts;
+        jobs[i].group = acts + act + (is_own(x) ? 0 : (size_t)i_thread * each);
+        jobs[i].tile = (float *)(jobs[i].group + each) - PL_ACT_TILE * ROWS;
+    }
+    activations(&jobs[0], team, i_thread, n_threads, scratch);
 
     /* One thread alone need not ask the team, whose counter nobody may have reset. */
-    for (int64_t i = n_threads > 1 ? pl_team_next(team) : 0;
-         i<n_panels * n_chunks; i = n_threads> 1 ? pl_team_next(team) : i + 1) {
-        int64_t token = i / n_chunks * panel, token_end = min64(j.n, token + panel);
-        int64_t first = i % n_chunks * chunk, end = min64(j.n_groups, first + chunk);
-        for (int64_t g = first; g < end; g += strip_groups)
-            strip(&j, g, min64(end, g + strip_groups), token, token_end);
+    int at = 0;
+    for (int64_t i = n_threads > 1 ? pl_team_next(team) : 0; i<total; i = n_threads> 1 ? pl_team_next(team) : i + 1) {
+        while (i >= ends[at]) at++;
+        run_chunk(&jobs[at], at > 0 ? i - ends[at - 1] : i);
     }
 }

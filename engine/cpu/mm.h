@@ -14,9 +14,10 @@
  * memory once per panel. A few thousand elements of activations each thread makes for itself, which is cheaper than to
  * wait.
  *
- * Products of the same x (q, k and v; gate and up) share its activations: the head of scratch says whose stand behind
- * it. pl_cpu_mul_mat_begin forgets them: before the first product of a run, in which a tensor that is still to be read
- * keeps its values, and whenever another operator has written to scratch behind the head.
+ * Products of the same x (q, k and v; gate and up) run as one, and where they do not follow each other they still share
+ * its activations: the head of scratch says whose stand behind it. pl_cpu_mul_mat_begin forgets them: before the first
+ * product of a run, in which a tensor that is still to be read keeps its values, and whenever another operator has
+ * written to scratch behind the head.
  *
  * Threads: all threads of the team call pl_cpu_mul_mat together, with the same arguments but i_thread. */
 #pragma once
@@ -39,7 +40,13 @@ enum { PL_CPU_MUL_MAT_HEAD = 64 };
  */
 void pl_cpu_mul_mat_begin(void *scratch);
 
-/* Computes dst. With several threads the team's counter must be at 0, as behind a barrier, and another barrier follows
- * before dst is read or the next product begins. */
-void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *dst, void *scratch,
+/* How many products may be computed at once, and whether two of them may be: the same x, activations of the same kind,
+ * weights that no operator computed. */
+enum { PL_CPU_MUL_MAT_TOGETHER = 4 };
+bool pl_cpu_mul_mat_goes_with(const pl_tensor *a, const pl_tensor *b);
+
+/* Computes n_dst products, each pair of which goes together, without a barrier between them. With several threads the
+ * team's counter must be at 0, as behind a barrier, and another barrier follows before dst is read or the next product
+ * begins. */
+void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst, void *scratch,
                     const pl_cpu_kernels *k);

@@ -49,6 +49,24 @@ static void walk(pl_graph *g, pl_tensor *output, bool *seen, pl_tensor **path, i
     }
 }
 
+/* Brings products of the same x together where the walk left other nodes between them, as between q, k and v: a backend can
+ * then compute them at once. A product of a leaf may stand wherever its x is there already. */
+static void gather_products(pl_graph *g)
+{
+    enum { FAR = 16 }; /* nodes; q, k and v are about eight apart */
+    for (int i = 0; i < g->n_nodes; i++) {
+        pl_tensor *t = g->nodes[i];
+        if (t->op != PL_OP_MUL_MAT || t->src[0]->op != PL_OP_NONE) continue;
+        for (int j = i - 1; j >= 0 && j >= i - FAR; j--) {
+            const pl_tensor *u = g->nodes[j];
+            if (u->op != PL_OP_MUL_MAT || u->src[1] != t->src[1]) continue;
+            memmove(g->nodes + j + 2, g->nodes + j + 1, (size_t)(i - j - 1) * sizeof *g->nodes);
+            g->nodes[j + 1] = t;
+            break;
+        }
+    }
+}
+
 /* The last node that reads or writes each root's bytes, through whichever view. */
 static void find_last_uses(pl_graph *g)
 {
@@ -93,6 +111,7 @@ pl_status pl_graph_build(pl_graph **out, pl_graph_ctx *c, pl_tensor *const *outp
             walk(g, outputs[i], seen, path, next);
         }
         for (size_t i = 0; i < n; i++) g->offset[i] = PL_GRAPH_UNPLANNED;
+        gather_products(g);
         find_last_uses(g);
         *out = g;
     }

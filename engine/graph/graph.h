@@ -16,7 +16,7 @@ typedef struct pl_graph pl_graph;
 PL_MUST_CHECK pl_status pl_graph_ctx_new(pl_graph_ctx **out, pl_error *err);
 void pl_graph_ctx_free(pl_graph_ctx *c); /* and every tensor and graph made in it */
 
-/* Post-order walk from the outputs, which it marks as such. Fails only for lack of memory: also when an output is NULL. */
+/* Post-order walk from the outputs, which it marks as such; products of the same x come one after the other. Fails only for lack of memory: also when an output is NULL. */
 PL_MUST_CHECK pl_status pl_graph_build(pl_graph **out, pl_graph_ctx *c, pl_tensor *const *outputs, int n_outputs, pl_error *err);
 int pl_graph_n_nodes(const pl_graph *g);
 pl_tensor *pl_graph_node(const pl_graph *g, int i);

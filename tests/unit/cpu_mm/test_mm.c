@@ -89,7 +89,7 @@ typedef struct run {
 static void run_thread(pl_team *team, int i_thread, int n_threads, void *user)
 {
     const run *r = user;
-    pl_cpu_mul_mat(team, i_thread, n_threads, r->dst, r->scratch, r->k);
+    pl_cpu_mul_mat(team, i_thread, n_threads, &r->dst, 1, r->scratch, r->k);
 }
 
 /* dst [n][m] by the driver, with what lies behind each row and behind the scratch checked. */
@@ -278,7 +278,8 @@ static void run_sequence(pl_team *team, int i_thread, int n_threads, void *user)
 {
     const run *r = user;
     for (int i = 0; i < SEQUENCE; i++) {
-        pl_cpu_mul_mat(team, i_thread, n_threads, &r->dst[i], r->scratch, r->k);
+        const pl_tensor *dst = &r->dst[i];
+        pl_cpu_mul_mat(team, i_thread, n_threads, &dst, 1, r->scratch, r->k);
         pl_team_barrier(team);
     }
 }
@@ -323,6 +324,57 @@ START_TEST(products_that_share_activations_give_what_they_give_alone)
     for (int i = 0; i < M * N; i++) ck_assert_float_eq(have[0][i], 0);
     pl_free(scratch);
     pl_pool_free(pool);
+}
+END_TEST
+
+static void run_together(pl_team *team, int i_thread, int n_threads, void *user)
+{
+    const run *r = user;
+    const pl_tensor *dst[PL_CPU_MUL_MAT_TOGETHER];
+    for (int i = 0; i < PL_CPU_MUL_MAT_TOGETHER; i++) dst[i] = &r->dst[i];
+    pl_cpu_mul_mat(team, i_thread, n_threads, dst, PL_CPU_MUL_MAT_TOGETHER, r->scratch, r->k);
+}
+
+/* Of types with different rows and of sizes with ragged ends, for tokens that all threads share and one that each makes
+ * for itself. */
+START_TEST(products_computed_at_once_give_what_they_give_alone)
+{
+    enum { K = 512, N = 12, M = 1003, TOGETHER = PL_CPU_MUL_MAT_TOGETHER };
+    static const pl_type kinds[TOGETHER] = {PL_TYPE_Q4_1, PL_TYPE_Q8_0, PL_TYPE_Q5_0, PL_TYPE_Q4_1};
+    static const int64_t rows[TOGETHER] = {192, 17, M, 5};
+    static float x[K * N], have[TOGETHER][M * N], want[M * N];
+    static uint8_t weights[TOGETHER][K * M * 2];
+    pl_rng rng;
+    pl_rng_seed(&rng, 78);
+    make_activations(&rng, K, N, RANDOM, x);
+    pl_cpu_kernels kernels;
+    pl_cpu_kernels_choose(&kernels, pl_isa_detect());
+    for (int64_t n = 1; n <= N; n += N - 1) {
+        for (int threads = 1; threads <= 3; threads++) {
+            pl_tensor xt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, K, n, x), w[TOGETHER], dst[TOGETHER];
+            size_t size = 0;
+            for (int i = 0; i < TOGETHER; i++) {
+                make_weights(&rng, kinds[i], K, rows[i], RANDOM, weights[i]);
+                w[i] = matrix(kinds[i], PL_LAYOUT_PLAIN, K, rows[i], weights[i]);
+                dst[i] = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, rows[i], n, have[i]);
+                dst[i].src[0] = &w[i];
+                dst[i].src[1] = &xt;
+                ck_assert(pl_cpu_mul_mat_goes_with(&dst[0], &dst[i]));
+                size_t need = pl_cpu_mul_mat_scratch(&dst[i], threads);
+                size = need > size ? need : size;
+            }
+            pl_pool *pool = pool_of(threads);
+            uint8_t *scratch = pl_alloc_aligned(64, size);
+            pl_cpu_mul_mat_begin(scratch);
+            pl_pool_run(pool, run_together, &(run){dst, scratch, &kernels});
+            for (int i = 0; i < TOGETHER; i++) {
+                mul_mat(pool, &kernels, &w[i], &xt, want);
+                ck_bits(have[i], want, rows[i] * n, "together", kinds[i], kernels.isa);
+            }
+            pl_free(scratch);
+            pl_pool_free(pool);
+        }
+    }
 }
 END_TEST
 
@@ -513,6 +565,7 @@ int main(void)
     tcase_add_loop_test(c, layout_batch_threads_and_instruction_set_do_not_change_a_bit, 0, N_TYPES);
     tcase_add_loop_test(c, many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace, 0, N_TYPES);
     tcase_add_test(c, products_that_share_activations_give_what_they_give_alone);
+    tcase_add_test(c, products_computed_at_once_give_what_they_give_alone);
     tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, N_TYPES);
     suite_add_tcase(s, c);
     c = tcase_create("activations");

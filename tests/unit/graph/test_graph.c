@@ -54,6 +54,28 @@ START_TEST(nodes_come_after_their_sources_and_once)
 }
 END_TEST
 
+/* As in a layer: q, k and v of one x, with rotations of q between them in the order of the walk. */
+START_TEST(products_of_the_same_tensor_follow_each_other)
+{
+    pl_graph_ctx *c = ctx();
+    static const float bytes[16 * 16];
+    pl_tensor *w[4];
+    for (int i = 0; i < 4; i++)
+        w[i] = pl_new_weight(c, PL_TYPE_F32, PL_LAYOUT_PLAIN, 2, (int64_t[]){16, 16}, bytes, "w");
+    pl_tensor *x = pl_silu(c, input(c, 16, 2)), *q = pl_mul_mat(c, w[0], x), *k = pl_mul_mat(c, w[1], x), *v = pl_mul_mat(c, w[2], x);
+    pl_tensor *other = pl_mul_mat(c, w[3], q);
+    pl_tensor *out = pl_add(c, pl_add(c, pl_silu(c, other), pl_silu(c, k)), pl_silu(c, v));
+    pl_graph *g;
+    plan(c, &g, out);
+    ck_assert_int_eq(pl_graph_n_nodes(g), 10);
+    ck_assert_ptr_eq(pl_graph_node(g, 1), q);
+    ck_assert_ptr_eq(pl_graph_node(g, 2), k);
+    ck_assert_ptr_eq(pl_graph_node(g, 3), v);
+    ck_assert_ptr_eq(pl_graph_node(g, 4), other); /* a product of what a product gave */
+    pl_graph_ctx_free(c);
+}
+END_TEST
+
 START_TEST(a_deep_chain_needs_no_deep_stack)
 {
     pl_graph_ctx *c = ctx();
@@ -328,6 +350,7 @@ Suite *graph_suite(void)
     Suite *s = suite_create("graph");
     TCase *c = tcase_create("graph");
     tcase_add_test(c, nodes_come_after_their_sources_and_once);
+    tcase_add_test(c, products_of_the_same_tensor_follow_each_other);
     tcase_add_test(c, a_deep_chain_needs_no_deep_stack);
     tcase_add_test(c, a_view_of_a_view_points_at_the_root);
     tcase_add_test(c, a_source_that_lives_on_is_not_overwritten);
