@@ -16,25 +16,22 @@
  * q = x * (1 / d) rounded to nearest even, each step rounded to f32. When a < 2^-100, d and q are 0. When a is not
  * finite, d is NaN and q are 0: NaN reaches every result of that token.
  *
+ * A quantized activation may have two terms. Then token t of x is tokens 2 t and 2 t + 1 here: the values above, and
+ * the same of the rest x - d * q, multiply and subtraction each rounded to f32. With the rest's own scale the two hold
+ * x to about 16 bits. A tile has both terms of a token, so that a kernel reads the weights once for them.
+ *
  * Threads: each part is written by one thread; see pl_act_make. */
 #pragma once
 
 #include "engine/cpu/kernels.h"
 #include "engine/types/types.h"
 
-enum {
-    PL_ACT_TILE = 8,
-    PL_ACT_Q8_BYTES = 32 + 12, /* per token and block */
-    PL_ACT_Q8K_BYTES = 256 + 4 + 64 + 16
-};
+enum { PL_ACT_TILE = 8 };
 
-/* Bytes per token of k columns; k is a multiple of the block. */
-size_t pl_act_token_size(pl_act act, int64_t k);
-
-/* Thread i_thread's share of the making of n tokens at x, x_stride bytes apart, into out. Shares are disjoint and their
- * union is all. */
-void pl_act_make(const pl_cpu_kernels *k, pl_act act, const void *x, size_t x_stride, int64_t columns, int64_t n,
-                 void *out, int i_thread, int n_threads);
+/* Thread i_thread's share of the making of n tokens at x, x_stride bytes apart, into out, which has n * n_terms of
+ * them. Shares are disjoint and their union is all. n_terms is 1, or 2 where act is quantized. */
+void pl_act_make(const pl_cpu_kernels *k, pl_act act, int n_terms, const void *x, size_t x_stride, int64_t columns,
+                 int64_t n, void *out, int i_thread, int n_threads);
 
 /* d and 1 / d for the bits of a block's largest magnitude; *inverse is 0 when all q are to be 0. */
 static inline float pl_act_scale(uint32_t amax_bits, float *inverse)

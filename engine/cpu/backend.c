@@ -13,6 +13,7 @@
 #include "engine/cpu/mm.h"
 #include "engine/cpu/ops.h"
 #include "engine/cpu/pack.h"
+#include "engine/graph/scratch.h"
 
 enum { ALIGN = 64, HUGE_PAGE = 2 << 20 };
 
@@ -89,7 +90,7 @@ static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
         if (t->op == PL_OP_ATTENTION && i_thread == 0) pl_cpu_mul_mat_begin(j->scratch); /* its scratch is written */
         pl_cpu_op o = {.k = &j->b->kernels,
                        .t = t,
-                       .scratch = (char *)j->scratch + PL_CPU_MUL_MAT_HEAD,
+                       .scratch = j->scratch,
                        .team = team,
                        .i_thread = i_thread,
                        .n_threads = small ? 1 : n_threads};
@@ -109,11 +110,11 @@ static pl_status compute(pl_backend *b, pl_graph *g, void *scratch, pl_error *er
 static size_t scratch_of(const pl_backend *b, const pl_graph *g)
 {
     int n_threads = pl_pool_threads(of(b)->pool);
-    size_t most = PL_CPU_MUL_MAT_HEAD;
+    size_t most = PL_SCRATCH_HEAD;
     for (int i = 0; i < pl_graph_n_nodes(g); i++) {
         const pl_tensor *t = pl_graph_node(g, i);
         size_t n = t->op == PL_OP_MUL_MAT     ? pl_cpu_mul_mat_scratch(t, n_threads)
-                   : t->op == PL_OP_ATTENTION ? PL_CPU_MUL_MAT_HEAD + pl_cpu_attention_scratch(t, n_threads)
+                   : t->op == PL_OP_ATTENTION ? pl_cpu_attention_scratch(t, n_threads)
                                               : 0;
         if (n > most) most = n;
     }

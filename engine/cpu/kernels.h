@@ -77,7 +77,7 @@ typedef struct pl_cpu_kernels {
      *   Q4_1, Q5_1:        the same with q unsigned, then acc = acc + m * sx
      *   Q6_K:              acc = acc + (d * dx) * (float)(sum over sub-blocks j of sc[j] * (sum of q * qx over j, q signed))
      *   Q4_K, Q5_K:        the same with q unsigned, then acc = acc - (dmin * dx) * (float)(sum of m[j] * (sum of qx over j))
-     * The integer sums are exact in int32, whatever their order. */
+     * The integer sums are exact in int32, whatever their order. The two terms of a precise product's activation are two tokens. */
     void (*mm[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k, int tile);
 } pl_cpu_kernels;
 

@@ -2,43 +2,43 @@
 
 #include "engine/cpu/act.h"
 #include "engine/cpu/pack.h"
+#include "engine/graph/scratch.h"
 
 enum {
     ROWS = PL_PACK_ROWS,
-    LINE = 64,
-    PANEL_BYTES = 512 << 10,    /* activations of a panel: half of the second-level cache of a server core */
-    STRIP_BYTES = 128 << 10,    /* packed weights that are kept close while a panel's tiles pass over them */
-    FLOAT_GROUPS = 4,           /* float kernels run four groups at once to fill the pipeline */
-    CHUNKS_PER_THREAD = 8,      /* so that a core that is twice as slow ends one eighth late at most */
-    CHUNK_BYTES_MIN = 32 << 10, /* weights times tokens of a chunk, so that taking one costs little beside it */
-    OWN_ACT_MAX = 4096          /* elements that each thread rather quantizes for itself than waits for: about 1 us */
+    PAIRS = PL_SCRATCH_PAIRS,
+    PANEL_BYTES = 512 << 10,   /* activations of a panel: half of the second-level cache of a server core */
+    STRIP_BYTES = 128 << 10,   /* packed weights that are kept close while a panel's tiles pass over them */
+    FLOAT_GROUPS = 4,          /* float kernels run four groups at once to fill the pipeline */
+    CHUNKS_PER_THREAD = 8,     /* so that a core that is twice as slow ends one eighth late at most */
+    CHUNK_BYTES_MIN = 32 << 10 /* weights times tokens of a chunk, so that taking one costs little beside it */
 };
+_Static_assert((int)ROWS == PL_SCRATCH_ROWS && (int)PL_ACT_TILE == PL_SCRATCH_TILE,
+               "scratch has the sizes of groups and tiles");
 
 /* The head of scratch: whose activations stand behind it. */
 typedef struct head {
     const pl_tensor *x; /* NULL: nobody's */
     pl_act act;
+    int n_terms;
 } head;
+_Static_assert(sizeof(head) <= PL_SCRATCH_HEAD, "the head fits");
 
 /* What one product needs to know, derived from the tensors alike by every thread. */
 typedef struct job {
     const pl_tensor *w, *x, *dst;
     pl_act act;
-    int64_t k, m, n;
+    pl_mul_mat_scratch sizes;
+    int64_t k, m, n; /* n counts the terms of each row of x as tokens of their own */
     size_t row_size, token_size;
     int64_t n_groups, n_packed; /* groups, the ragged one included; groups that are packed already */
     int64_t panel;              /* tokens */
     int64_t chunk, n_chunks, strip_groups;
     char *acts;
     char *group; /* this thread's packed copy of one group */
-    float *tile; /* this thread's results of the ragged group [PL_ACT_TILE][ROWS] */
+    float *tile; /* this thread's results: of a ragged group [PL_ACT_TILE][ROWS], of pairs PAIRS times as wide */
     const pl_cpu_kernels *kernels;
 } job;
-
-static size_t lines(size_t bytes)
-{
-    return (bytes + LINE - 1) / LINE * LINE;
-}
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -47,16 +47,6 @@ static int64_t min64(int64_t a, int64_t b)
 static int64_t max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
-}
-
-static size_t thread_bytes(const pl_tensor *w)
-{
-    return lines(ROWS * pl_type_row_size(w->type, w->ne[0])) + PL_ACT_TILE * ROWS * sizeof(float);
-}
-
-static size_t act_bytes(const pl_tensor *w, const pl_tensor *x)
-{
-    return lines((size_t)x->ne[1] * pl_act_token_size(pl_type_get(w->type)->act, w->ne[0]));
 }
 
 static bool is_matrix(const pl_tensor *t)
@@ -73,17 +63,15 @@ bool pl_cpu_mul_mat_supported(const pl_tensor *dst)
            w->ne[0] % type->block == 0;
 }
 
-/* Whether each thread makes activations of its own. */
-static bool is_own(const pl_tensor *x)
+static pl_mul_mat_scratch sizes_of(const pl_tensor *dst, int n_threads)
 {
-    return x->ne[0] * x->ne[1] <= OWN_ACT_MAX;
+    const pl_tensor *w = dst->src[0];
+    return pl_scratch_mul_mat(w->type, w->ne[0], dst->src[1]->ne[1], dst->params.i[0], n_threads);
 }
 
 size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads)
 {
-    const pl_tensor *w = dst->src[0], *x = dst->src[1];
-    size_t shared = is_own(x) ? 0 : act_bytes(w, x), each = thread_bytes(w) + (is_own(x) ? act_bytes(w, x) : 0);
-    return PL_CPU_MUL_MAT_HEAD + shared + (size_t)n_threads * each;
+    return sizes_of(dst, n_threads).total;
 }
 
 void pl_cpu_mul_mat_begin(void *scratch)
@@ -91,13 +79,32 @@ void pl_cpu_mul_mat_begin(void *scratch)
     *(head *)scratch = (head){0};
 }
 
+/* As product, of tokens that are the two terms of tile / 2 rows. */
+static void product_of_pairs(const job *j, const char *w, int64_t first, int64_t end, const void *act, int tile,
+                             float *dst, size_t stride)
+{
+    const size_t tile_stride = PAIRS * ROWS;
+    for (int64_t g = first; g < end; g += PAIRS, w += PAIRS * ROWS * j->row_size, dst += tile_stride) {
+        int64_t n_groups = min64(PAIRS, end - g), columns = min64(n_groups * ROWS, j->m - g * ROWS);
+        j->kernels->mm[j->w->type](j->tile, tile_stride, w, n_groups, act, j->k, tile);
+        for (int t = 0; t < tile; t += 2) {
+            const float *y = j->tile + (size_t)t * tile_stride;
+            j->kernels->add(dst + (size_t)(t / 2) * stride, y, y + tile_stride, columns);
+        }
+    }
+}
+
 /* Groups first to end - 1 times one tile of tokens, all of them packed at w. */
 static void product(const job *j, const void *w, int64_t first, int64_t end, int64_t token)
 {
     int tile = (int)min64(j->n - token, PL_ACT_TILE);
     size_t stride = j->dst->nb[1] / sizeof(float);
-    float *dst = (float *)((char *)j->dst->data + (size_t)token * j->dst->nb[1]) + first * ROWS;
+    float *dst = (float *)((char *)j->dst->data + (size_t)(token / j->sizes.n_terms) * j->dst->nb[1]) + first * ROWS;
     const void *act = j->acts + (size_t)token * j->token_size;
+    if (j->sizes.n_terms == 2) {
+        product_of_pairs(j, w, first, end, act, tile, dst, stride);
+        return;
+    }
     if (end * ROWS <= j->m) {
         j->kernels->mm[j->w->type](dst, stride, w, end - first, act, j->k, tile);
         return;
@@ -137,16 +144,17 @@ static int64_t chunk_groups(const job *j, int n_threads)
 static void activations(job *j, pl_team *team, int i_thread, int n_threads, head *h)
 {
     const pl_tensor *x = j->x;
-    if (is_own(x)) {
-        pl_act_make(j->kernels, j->act, x->data, x->nb[1], j->k, j->n, j->acts, 0, 1);
+    int n_terms = j->sizes.n_terms;
+    if (j->sizes.own) {
+        pl_act_make(j->kernels, j->act, n_terms, x->data, x->nb[1], j->k, x->ne[1], j->acts, 0, 1);
         /* The threads' parts may lie where shared activations were. Nobody reads the head before the next barrier. */
         if (i_thread == 0) h->x = NULL;
         return;
     }
-    if (h->x == x && h->act == j->act) return;
-    pl_act_make(j->kernels, j->act, x->data, x->nb[1], j->k, j->n, j->acts, i_thread, n_threads);
+    if (h->x == x && h->act == j->act && h->n_terms == n_terms) return;
+    pl_act_make(j->kernels, j->act, n_terms, x->data, x->nb[1], j->k, x->ne[1], j->acts, i_thread, n_threads);
     pl_team_barrier(team);
-    if (i_thread == 0) *h = (head){x, j->act};
+    if (i_thread == 0) *h = (head){x, j->act, n_terms};
 }
 
 /* What every thread knows of a product, without its own place in scratch. */
@@ -159,9 +167,10 @@ static job job_of(const pl_tensor *dst, int n_threads, const pl_cpu_kernels *k)
              .act = pl_type_get(w->type)->act,
              .k = w->ne[0],
              .m = w->ne[1],
-             .n = x->ne[1],
+             .sizes = sizes_of(dst, n_threads),
              .kernels = k};
     PL_ASSERT(k->mm[w->type] != NULL);
+    j.n = x->ne[1] * j.sizes.n_terms;
     j.row_size = pl_type_row_size(w->type, j.k);
     j.token_size = pl_act_token_size(j.act, j.k);
     j.n_groups = (j.m + ROWS - 1) / ROWS;
@@ -187,7 +196,7 @@ static void run_chunk(const job *j, int64_t i)
 bool pl_cpu_mul_mat_goes_with(const pl_tensor *a, const pl_tensor *b)
 {
     return a->src[1] == b->src[1] && a->src[0]->op == PL_OP_NONE && b->src[0]->op == PL_OP_NONE &&
-           pl_type_get(a->src[0]->type)->act == pl_type_get(b->src[0]->type)->act;
+           pl_type_get(a->src[0]->type)->act == pl_type_get(b->src[0]->type)->act && a->params.i[0] == b->params.i[0];
 }
 
 void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst, void *scratch,
@@ -200,17 +209,14 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
     for (int i = 0; i < n_dst; i++) {
         jobs[i] = job_of(dst[i], n_threads, k);
         ends[i] = total += (jobs[i].n + jobs[i].panel - 1) / jobs[i].panel * jobs[i].n_chunks;
-        size_t size = thread_bytes(jobs[i].w);
-        each = size > each ? size : each;
+        if (jobs[i].sizes.thread > each) each = jobs[i].sizes.thread;
     }
-    const pl_tensor *x = jobs[0].x;
-    size_t act = act_bytes(jobs[0].w, x);
-    char *acts = (char *)scratch + PL_CPU_MUL_MAT_HEAD;
-    if (is_own(x)) acts += (size_t)i_thread * (act + each);
+    const pl_mul_mat_scratch *of = &jobs[0].sizes; /* own and act are the same in all of them */
+    char *acts = (char *)scratch + PL_SCRATCH_HEAD, *part = acts + (of->own ? 0 : of->act) + (size_t)i_thread * each;
     for (int i = 0; i < n_dst; i++) {
-        jobs[i].acts = acts;
-        jobs[i].group = acts + act + (is_own(x) ? 0 : (size_t)i_thread * each);
-        jobs[i].tile = (float *)(jobs[i].group + each) - PL_ACT_TILE * ROWS;
+        jobs[i].acts = of->own ? part : acts;
+        jobs[i].group = part + (of->own ? of->act : 0);
+        jobs[i].tile = (float *)(jobs[i].group + jobs[i].sizes.group);
     }
     activations(&jobs[0], team, i_thread, n_threads, scratch);
 

@@ -14,6 +14,10 @@
  * memory once per panel. A few thousand elements of activations each thread makes for itself, which is cheaper than to
  * wait.
  *
+ * A precise product (pl_mul_mat_precise) of a quantized type has two terms of each activation (act.h), which are two
+ * tokens to the kernels: y1 and y2 go to a thread's tile of results, and y1 + y2, one rounding, to dst. The chain of an
+ * element is still its row of w's and its row of x's alone.
+ *
  * Products of the same x (q, k and v; gate and up) run as one, and where they do not follow each other they still share
  * its activations: the head of scratch says whose stand behind it. pl_cpu_mul_mat_begin forgets them: before the first
  * product of a run, in which a tensor that is still to be read keeps its values, and whenever another operator has
@@ -30,11 +34,8 @@
  */
 bool pl_cpu_mul_mat_supported(const pl_tensor *dst);
 
-/* Bytes of scratch for pl_cpu_mul_mat with n_threads threads. */
+/* Bytes of scratch for pl_cpu_mul_mat with n_threads threads. Other operators leave its first PL_SCRATCH_HEAD alone. */
 size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads);
-
-/* Bytes at the beginning of scratch that other operators leave alone. */
-enum { PL_CPU_MUL_MAT_HEAD = 64 };
 
 /* Forgets what is in scratch, aligned to 64 bytes. One thread calls it, and a barrier follows before the next product.
  */

@@ -11,7 +11,7 @@
 typedef struct pl_cpu_op {
     const pl_cpu_kernels *k;
     const pl_tensor *t;
-    void *scratch; /* pl_cpu_attention_scratch bytes for attention, not used by the others */
+    void *scratch; /* pl_cpu_attention_scratch bytes for attention, which leaves the head alone; not used by the others */
     pl_team *team; /* for chunk stealing; its counter is at 0 when an operator starts. NULL when n_threads is 1 */
     int i_thread, n_threads;
 } pl_cpu_op;

@@ -11,11 +11,11 @@
 #include <string.h>
 
 #include "engine/cpu/ops.h"
+#include "engine/graph/scratch.h"
 
 enum {
-    ROWS = 8,       /* with grouped queries enough rows per tile to pay for its conversion, and little enough state for the L1 */
-    WIDEN_FROM = 8, /* from so many query rows on, an f16 tile is converted once instead of in the inner loops */
-    LINE = 64
+    ROWS = PL_SCRATCH_QUERY_ROWS,
+    WIDEN_FROM = 8 /* from so many query rows on, an f16 tile is converted once instead of in the inner loops */
 };
 
 typedef struct shape {
@@ -39,32 +39,24 @@ typedef struct room {
     int32_t *n_pos;  /* [n] */
 } room;
 
-static size_t lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-
-static size_t room_size(const shape *s)
-{
-    size_t n = ROWS * (size_t)s->group, rows = lines(n * (size_t)s->d_head * 4), tile = lines(PL_KV_PAGE * (size_t)s->d_head * 4);
-    return 2 * rows + 2 * tile + 3 * lines(n * 4);
-}
-
 size_t pl_cpu_attention_scratch(const pl_tensor *t, int n_threads)
 {
     shape s = shape_of(t);
-    return room_size(&s) * (size_t)n_threads;
+    return PL_SCRATCH_HEAD + (size_t)n_threads * pl_scratch_attention(s.d_head, s.n_head, s.n_head_kv).thread;
 }
 
 static room room_of(const pl_cpu_op *o, const shape *s)
 {
-    size_t n = ROWS * (size_t)s->group, rows = lines(n * (size_t)s->d_head * 4), tile = lines(PL_KV_PAGE * (size_t)s->d_head * 4);
-    uint8_t *p = (uint8_t *)o->scratch + room_size(s) * (size_t)o->i_thread;
+    pl_attention_scratch a = pl_scratch_attention(s->d_head, s->n_head, s->n_head_kv);
+    uint8_t *p = (uint8_t *)o->scratch + PL_SCRATCH_HEAD + a.thread * (size_t)o->i_thread;
     room r;
     r.q = (float *)p;
-    r.acc = (float *)(p += rows);
-    r.k = (float *)(p += rows);
-    r.v = (float *)(p += tile);
-    r.m = (float *)(p += tile);
-    r.l = (float *)(p += lines(n * 4));
-    r.n_pos = (int32_t *)(p + lines(n * 4));
+    r.acc = (float *)(p += a.rows);
+    r.k = (float *)(p += a.rows);
+    r.v = (float *)(p += a.tile);
+    r.m = (float *)(p += a.tile);
+    r.l = (float *)(p += a.numbers);
+    r.n_pos = (int32_t *)(p + a.numbers);
     return r;
 }
 

@@ -159,6 +159,13 @@ pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x)
     return t;
 }
 
+pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x)
+{
+    pl_tensor *t = pl_mul_mat(c, w, x);
+    if (t) t->params.i[0] = true;
+    return t;
+}
+
 /* A row operator whose result has the shape of a. */
 static pl_tensor *like(pl_graph_ctx *c, pl_op op, pl_tensor *a, pl_tensor *b)
 {

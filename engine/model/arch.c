@@ -12,6 +12,13 @@ const pl_arch *pl_arch_find(pl_str name)
     return NULL;
 }
 
+bool pl_arch_is_precise(const pl_arch *arch, pl_slot slot)
+{
+    for (const pl_weight_spec *s = arch->specs; s->name; s++)
+        if (s->slot == slot) return s->flags & PL_SPEC_PRECISE;
+    return false;
+}
+
 const char *const *pl_arch_names(size_t *n)
 {
     *n = sizeof names / sizeof names[0];

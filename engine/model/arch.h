@@ -45,7 +45,10 @@ typedef enum pl_dim {
     PL_DIM_COUPLES /* n_rot / 2 */
 } pl_dim;
 
-enum { PL_SPEC_OPTIONAL = 1 };
+enum {
+    PL_SPEC_OPTIONAL = 1,
+    PL_SPEC_PRECISE = 2 /* products with it are pl_mul_mat_precise */
+};
 
 /* name is without "blk.N." for layer slots. Two dimensions are a matrix of any weight type; one is a vector, which is
  * f32. */
@@ -72,6 +75,7 @@ typedef struct pl_model_graph {
 /* What a builder works with. */
 typedef struct pl_build {
     pl_graph_ctx *c;
+    const struct pl_arch *arch;
     const pl_hparams *hp;
     int32_t layer_first, layer_end;
     bool embed, head;
@@ -95,6 +99,8 @@ typedef struct pl_arch {
 
 /* The row of this name, or NULL. */
 const pl_arch *pl_arch_find(pl_str name);
+/* Whether the weight in this slot has PL_SPEC_PRECISE. A tied embedding stands in PL_W_OUTPUT when it is the output. */
+bool pl_arch_is_precise(const pl_arch *arch, pl_slot slot);
 /* All names, for Hello and error texts: as many as *n says. */
 const char *const *pl_arch_names(size_t *n);
 

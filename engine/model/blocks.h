@@ -7,8 +7,8 @@
 /* x [n_embd, n_rows]: the rows of the embedding, or what the stage before sent. */
 pl_tensor *pl_block_embed(pl_build *b);
 
-/* w times x, plus bias [m] where that is not NULL. */
-pl_tensor *pl_block_linear(pl_build *b, pl_tensor *w, pl_tensor *bias, pl_tensor *x);
+/* The layer's weight w times x, plus its bias [m] where the file has one. */
+pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x);
 
 /* Causal self-attention with rotary positions over the paged cache, of x [n_embd, n_rows], already normalised.
  * Gives [n_embd, n_rows]; of only the rows in b->io.out_ids when last and some rows are not wanted: what the others

@@ -78,6 +78,7 @@ pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx 
     *out = NULL;
     size_t n = (size_t)(r->layer_end - r->layer_first);
     pl_build b = {.c = c,
+                  .arch = p->arch,
                   .hp = &p->hp,
                   .layer_first = r->layer_first,
                   .layer_end = r->layer_end,

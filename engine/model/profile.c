@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/alloc.h"
+#include "engine/graph/scratch.h"
 #include "engine/model/kv.h"
 #include "engine/model/model.h"
 
@@ -204,35 +205,28 @@ pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_
     return PL_OK;
 }
 
-/* Every product quantizes its activations on the scratch, and packs one group of rows per thread; attention keeps the
- * state of some rows per thread. Upper bounds of what engine/cpu asks for, from the weights' shapes, so that placement
- * needs no backend. */
-#define OWN_ELEMENTS 4096
-
-static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape, size_t n_out_max)
+/* The larger of size and what a product with the file's tensor index takes, of n rows or fewer. */
+static size_t larger_scratch(size_t size, const pl_model_profile *p, pl_slot slot, int32_t index, int32_t n,
+                             int32_t n_threads)
 {
-    size_t most = 0, n_threads = (size_t)shape->n_threads;
-    size_t n = pl_model_stage_tensors(p, shape->layer_first, shape->layer_end, NULL);
-    size_t *list_of = pl_calloc(n, sizeof *list_of);
-    if (list_of == NULL) return SIZE_MAX;
-    pl_model_stage_tensors(p, shape->layer_first, shape->layer_end, list_of);
-    bool has_head = pl_shape_has_head(shape, p);
-    int32_t head = p->index.model[PL_W_OUTPUT] >= 0 ? p->index.model[PL_W_OUTPUT] : p->index.model[PL_W_TOKEN_EMBD];
-    for (size_t i = 0; i < n; i++) {
-        const pl_gguf_tensor *t = pl_gguf_tensor_at(p->g, list_of[i]);
-        bool is_head = (int32_t)list_of[i] == head, is_embed = (int32_t)list_of[i] == p->index.model[PL_W_TOKEN_EMBD];
-        if (t->n_dims < 2 || (is_embed && !(is_head && has_head))) continue;
-        size_t rows = is_head ? n_out_max : (size_t)shape->n_rows, k = (size_t)t->ne[0];
-        size_t act = pl_type_get(t->type)->is_quantized ? k + k / 8 * 3 : k * 4;
-        /* Few activations are made by every thread for itself, which saves a barrier. */
-        size_t own = rows * k <= OWN_ELEMENTS ? rows * act + 64 : 0;
-        size_t size = rows * act + 2 * 64 + n_threads * (16 * pl_type_row_size(t->type, t->ne[0]) + 64 + 512 + own);
-        if (size > most) most = size;
-    }
-    pl_free(list_of);
-    size_t states = 8 * (size_t)(p->hp.n_head / p->hp.n_head_kv), d_bytes = (size_t)p->hp.d_head * sizeof(float);
-    size_t attention = n_threads * (2 * states * d_bytes + 2 * PL_KV_PAGE * d_bytes + 3 * states * 4 + 7 * 64);
-    return attention > most ? attention : most;
+    const pl_gguf_tensor *t = index < 0 ? NULL : pl_gguf_tensor_at(p->g, (size_t)index);
+    if (t == NULL || t->n_dims < 2) return size;
+    size_t need = pl_scratch_mul_mat_most(t->type, t->ne[0], n, pl_arch_is_precise(p->arch, slot), n_threads);
+    return need > size ? need : size;
+}
+
+/* The largest need of any operator of any layer, whose types may differ, for any batch. */
+static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape, int32_t n_out_max)
+{
+    int32_t n_threads = shape->n_threads;
+    size_t most =
+        PL_SCRATCH_HEAD + (size_t)n_threads * pl_scratch_attention(p->hp.d_head, p->hp.n_head, p->hp.n_head_kv).thread;
+    for (int32_t l = shape->layer_first; l < shape->layer_end; l++)
+        for (int slot = 0; slot < PL_W_LAYER_COUNT; slot++)
+            most = larger_scratch(most, p, slot, p->index.layers[l][slot], shape->n_rows, n_threads);
+    int32_t output = p->index.model[PL_W_OUTPUT] >= 0 ? p->index.model[PL_W_OUTPUT] : p->index.model[PL_W_TOKEN_EMBD];
+    if (pl_shape_has_head(shape, p)) most = larger_scratch(most, p, PL_W_OUTPUT, output, n_out_max, n_threads);
+    return most;
 }
 
 /* In steady state the intermediates of a layer take the places of the layer before, so three layers have the peak of
@@ -280,8 +274,7 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
     out->intermediates += out->intermediates / 32 + 4096;
     out->intermediates = (out->intermediates + PL_MODEL_ALIGN - 1) / PL_MODEL_ALIGN *
                          PL_MODEL_ALIGN; /* the scratch stands behind them */
-    out->scratch = scratch_of(p, shape, (size_t)out->n_out_max);
-    if (out->scratch == SIZE_MAX) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to plan a stage");
+    out->scratch = scratch_of(p, shape, out->n_out_max);
     size_t n_seqs = (size_t)shape->n_seqs, n_rows = (size_t)shape->n_rows;
     out->tables = pl_kv_bytes(shape->n_seqs, shape->n_blocks, shape->n_ctx) + n_rows * PL_STAGE_ROW_BYTES;
     if (r.head) {

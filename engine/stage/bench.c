@@ -32,10 +32,10 @@ static pl_status make_product(product *p, pl_backend *b, const uint8_t *weights,
     pl_tensor *x = pl_new_input(p->ctx, PL_TYPE_F32, 2, (int64_t[]){K, n_rows}, "x");
     pl_tensor *outputs[N_MATRICES];
     for (int i = 0; i < n_matrices; i++)
-        outputs[i] = pl_mul_mat(p->ctx,
-                                pl_new_weight(p->ctx, PL_TYPE_Q4_0, layout, 2, ne,
-                                              weights + (size_t)i * M * pl_type_row_size(PL_TYPE_Q4_0, K), "w"),
-                                x);
+        outputs[i] = pl_mul_mat_precise(p->ctx, /* as most products of a model are */
+                                        pl_new_weight(p->ctx, PL_TYPE_Q4_0, layout, 2, ne,
+                                                      weights + (size_t)i * M * pl_type_row_size(PL_TYPE_Q4_0, K), "w"),
+                                        x);
     size_t peak;
     PL_TRY(pl_graph_build(&p->graph, p->ctx, outputs, n_matrices, err));
     PL_TRY(pl_graph_plan(p->graph, b->alignment, &peak, err));

@@ -67,3 +67,12 @@ size_t pl_type_row_size(pl_type type, int64_t n)
     PL_ASSERT(t && n >= 0 && n % t->block == 0);
     return (size_t)(n / t->block) * t->bytes;
 }
+
+size_t pl_act_token_size(pl_act act, int64_t k)
+{
+    switch (act) {
+    case PL_ACT_Q8: return (size_t)k / 32 * PL_ACT_Q8_BYTES;
+    case PL_ACT_Q8K: return (size_t)k / 256 * PL_ACT_Q8K_BYTES;
+    default: return (size_t)k * sizeof(float);
+    }
+}

@@ -39,6 +39,10 @@ typedef enum pl_act {
     PL_ACT_Q8K   /* blocks of 256: int8 values, f32 scale, integer sums of parts of them */
 } pl_act;
 
+enum { PL_ACT_Q8_BYTES = 32 + 12, PL_ACT_Q8K_BYTES = 256 + 4 + 64 + 16 }; /* per token and block: engine/cpu/act.h */
+/* Bytes per token of k columns; k is a multiple of the block. */
+size_t pl_act_token_size(pl_act act, int64_t k);
+
 typedef struct pl_type_info {
     const char *name; /* "Q4_1" */
     uint32_t block;   /* elements per block */

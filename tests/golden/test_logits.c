@@ -18,10 +18,8 @@ static void read_text(pl_buf *out, const char *path)
     ck_assert_ptr_nonnull(pl_buf_cstr(out));
 }
 
-/* Activations have 8 bits in blocks of 32. The demo model has outliers that this cannot hold: the numpy implementation
- * with its activations rounded so, and nothing else, is down to a cosine of 0.9954 at some of these positions (10 bits:
- * 0.9997); llama.cpp, which rounds alike, gave 0.9875 on the same tokens. So the mean has the bound of 0.999, and every
- * position one that another rounding does not cross and a mistake does. */
+/* With activations of one 8-bit term everywhere the worst position was at 0.9935 (0.9951 in numpy with nothing else
+ * rounded). Which products take two terms is said in engine/model/arch/llama.c. */
 START_TEST(logits_of_the_demo_model_are_those_of_float32_over_dequantized_weights)
 {
     const char *path = demo_model();
@@ -68,7 +66,7 @@ START_TEST(logits_of_the_demo_model_are_those_of_float32_over_dequantized_weight
         float sum;
         memcpy(&sum, &bits, 4);
         double cosine = dot / sqrt(aa * bb), off = fabs(log(total) + (double)row[best] - (double)sum);
-        ck_assert_msg(cosine > 0.99, "position %d: cosine %.6f", (int)i, cosine);
+        ck_assert_msg(cosine > 0.999, "position %d: cosine %.6f", (int)i, cosine);
         mean += cosine / n;
         if (cosine < worst) worst = cosine;
         if (off > worst_sum) worst_sum = off;
@@ -78,9 +76,9 @@ START_TEST(logits_of_the_demo_model_are_those_of_float32_over_dequantized_weight
             "demo model: cosine at least %.6f, %.6f in the mean, logsumexp within %.4f, likeliest token equal at %d of "
             "%d positions\n",
             worst, mean, worst_sum, (int)agree, (int)n);
-    ck_assert_msg(mean > 0.999, "mean cosine %.6f", mean);
+    ck_assert_msg(mean > 0.9999, "mean cosine %.6f", mean);
     ck_assert_msg(worst_sum < 0.5, "logsumexp is off by %.4f", worst_sum);
-    ck_assert_msg(agree >= 190, "the likeliest token is equal at %d of 200 positions only", (int)agree);
+    ck_assert_msg(agree >= 198, "the likeliest token is equal at %d of 200 positions only", (int)agree);
     pl_free(logits);
     rig_close(&r);
     rig_model_close(&m);

@@ -6,6 +6,7 @@
 #include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/scratch.h"
 
 Suite *graph_suite(void);
 
@@ -313,6 +314,27 @@ static void check_no_overlap(pl_graph *g, size_t peak, uint8_t *base)
     pl_free(t);
 }
 
+START_TEST(the_scratch_planned_for_many_rows_is_enough_for_fewer)
+{
+    static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_Q4_1, PL_TYPE_Q6_K};
+    for (int t = 0; t < 4; t++)
+        for (int64_t k = 256; k <= 8192; k *= 2)
+            for (int threads = 1; threads <= 64; threads *= 4)
+                for (int precise = 0; precise < 2; precise++)
+                    for (int64_t n_max = 1; n_max <= 40; n_max++) {
+                        size_t most = pl_scratch_mul_mat_most(types[t], k, n_max, precise, threads), reached = 0;
+                        for (int64_t n = 1; n <= n_max; n++) {
+                            pl_mul_mat_scratch s = pl_scratch_mul_mat(types[t], k, n, precise, threads);
+                            ck_assert_int_eq(s.n_terms, precise && t >= 2 ? 2 : 1);
+                            ck_assert_msg(s.total <= most, "%s, %d columns: %zu for %d rows, %zu for %d", pl_type_name(types[t]),
+                                          (int)k, s.total, (int)n, most, (int)n_max);
+                            if (s.total > reached) reached = s.total;
+                        }
+                        ck_assert_uint_eq(reached, most);
+                    }
+}
+END_TEST
+
 START_TEST(random_graphs_reuse_memory_and_give_the_same_bits)
 {
     pl_pool *pool;
@@ -358,6 +380,7 @@ Suite *graph_suite(void)
     tcase_add_test(c, free_neighbours_merge_and_the_end_grows);
     tcase_add_test(c, weights_take_no_bytes_of_the_plan);
     tcase_add_test(c, missing_memory_is_a_status_at_every_allocation);
+    tcase_add_test(c, the_scratch_planned_for_many_rows_is_enough_for_fewer);
     tcase_add_loop_test(c, random_graphs_reuse_memory_and_give_the_same_bits, 0, 150);
     suite_add_tcase(s, c);
     return s;

@@ -1,0 +1,41 @@
+/* How much scratch the CPU's operators take. The one place for these sizes: engine/cpu lays its scratch out by them,
+ * and engine/model plans by them where there is no backend yet.
+ *
+ * Threads: pure functions. */
+#pragma once
+
+#include "engine/types/types.h"
+
+enum {
+    PL_SCRATCH_LINE = 64,     /* parts of two threads share no cache line */
+    PL_SCRATCH_HEAD = 64,     /* bytes at the beginning that only products write to */
+    PL_SCRATCH_ROWS = 16,     /* rows of a packed group */
+    PL_SCRATCH_TILE = 8,      /* tokens of a tile */
+    PL_SCRATCH_PAIRS = 8,     /* groups whose two terms are added up at once: 4 KB of results, which stay in the L1 */
+    PL_SCRATCH_QUERY_ROWS = 8 /* rows that meet a tile of the cache at once: enough to pay for its conversion, and
+                               * little enough state for the L1 */
+};
+
+/* A product's scratch behind the head: the activations (of all threads together, or of each thread at the beginning of
+ * its part), and a part for each thread with one packed group of weights and one tile of results. */
+typedef struct pl_mul_mat_scratch {
+    int n_terms; /* of the activations: 2 when precise and quantized */
+    bool own; /* each thread makes all activations for itself: a few thousand elements, about 1 us, less than to wait */
+    size_t act;    /* bytes of the activations */
+    size_t group;  /* bytes of one packed group */
+    size_t thread; /* bytes of one thread's part */
+    size_t total;  /* with the head */
+} pl_mul_mat_scratch;
+
+/* Of n rows of k columns with weights of type w. */
+pl_mul_mat_scratch pl_scratch_mul_mat(pl_type w, int64_t k, int64_t n, bool precise, int n_threads);
+/* The most bytes that any number of rows up to n takes: few rows, made by each thread, may take more than many. */
+size_t pl_scratch_mul_mat_most(pl_type w, int64_t k, int64_t n, bool precise, int n_threads);
+
+/* One thread's part of attention's scratch, behind the head: q and acc of rows bytes each, K and V of a tile as f32 of
+ * tile bytes each, and three numbers for each row, of numbers bytes each. */
+typedef struct pl_attention_scratch {
+    size_t rows, tile, numbers, thread;
+} pl_attention_scratch;
+
+pl_attention_scratch pl_scratch_attention(int64_t d_head, int64_t n_head, int64_t n_head_kv);
