@@ -69,7 +69,7 @@ pl_status keyring_open(keyring *k, const cli_options *o, pl_error *err)
     if (s != PL_OK && !(s == PL_ERR_NOT_FOUND && !o->peers)) return s;
     for (int i = 0; i < o->allow.n; i++) {
         pl_key key;
-        if ((s = pl_key_parse(&key, pl_str_from(o->allow.items[i]), err)) != PL_OK) return pl_note(err, s, "--allow");
+        if ((s = pl_key_parse(&key, pl_str_from(o->allow.items[i]), err)) != PL_OK) return pl_note(err, PL_ERR_INVALID, "--allow");
         PL_TRY(pl_key_list_add(&k->allow, &key, "", err));
     }
     return PL_OK;
@@ -144,7 +144,7 @@ pl_status keyring_resolve(const keyring *k, const char *text, int default_port, 
     if (k->plain) return hash ? pl_fail(err, PL_ERR_INVALID, "%s: a key has no use with --plain", text) : PL_OK;
     if (hash) {
         pl_status s = pl_key_parse(key, pl_str_from(hash + 1), err);
-        return s == PL_OK ? PL_OK : pl_note(err, s, "%s", text);
+        return s == PL_OK ? PL_OK : pl_note(err, PL_ERR_INVALID, "%s", text);
     }
     for (size_t i = 0; i < k->peers.n; i++)
         if (strcmp(k->peers.items[i].name, host) == 0 || k->peers.n == 1) {
