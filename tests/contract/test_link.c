@@ -1,7 +1,7 @@
 /* What every implementation of links promises: one suite over the virtual net, and over ZeroMQ on TCP without and with
  * CURVE, and on inproc. */
 #include "engine/base/alloc.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "transport/curve.h"
 #include "transport/sim.h"
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "engine/base/alloc.h"
 #include "engine/base/buf.h"
 #include "proto/check.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "tests/fixtures/messages.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "engine/base/file.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "transport/curve.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "transport/loop.h"
 #include <pthread.h>
 #include <unistd.h>

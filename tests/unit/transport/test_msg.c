@@ -1,5 +1,5 @@
 #include "engine/base/alloc.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "tests/fixtures/messages.h"
 #include "transport/envelope.h"
 

@@ -1,5 +1,5 @@
 #include "engine/base/rng.h"
-#include "tests/ck.h"
+#include "tests/fixtures/fixtures.h"
 #include "transport/sim.h"
 #include <stdio.h>
 
