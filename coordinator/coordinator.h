@@ -81,6 +81,7 @@ PL_MUST_CHECK pl_status pl_coordinator_submit(pl_coordinator *c, const pl_reques
 /* Ends it with PL_FINISH_CANCELLED. */
 void pl_coordinator_cancel(pl_coordinator *c, pl_request *r);
 
+int32_t pl_coordinator_n_ctx(const pl_coordinator *c); /* the longest sequence, in tokens */
 /* PL_OK when a pipeline is up; otherwise a status and the sentence that says what is missing (PL_ERR_BUDGET with the
  * table of what is short). */
 pl_status pl_coordinator_health(const pl_coordinator *c, pl_error *err);

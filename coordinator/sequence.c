@@ -53,7 +53,7 @@ static pl_status check_params(const pl_request_params *p, int32_t n_ctx, int32_t
     if (p->id) PL_TRY(check_id(p->id, err));
     if (p->n_tokens < 1 || !p->tokens) return pl_fail(err, PL_ERR_INVALID, "the prompt is empty");
     if (p->n_tokens >= n_ctx)
-        return pl_fail(err, PL_ERR_BUDGET,
+        return pl_fail(err, PL_ERR_INVALID,
                        "the prompt has %d tokens and the context %d: there is no room for an answer", p->n_tokens,
                        n_ctx);
     if (p->max_tokens == 0 || p->max_tokens < -1)

@@ -18,6 +18,11 @@ static void progress_of(const pl_coordinator *c, uint64_t *done, uint64_t *total
     }
 }
 
+int32_t pl_coordinator_n_ctx(const pl_coordinator *c)
+{
+    return c->options.n_ctx;
+}
+
 pl_status pl_coordinator_health(const pl_coordinator *c, pl_error *err)
 {
     if (c->pipeline.state == PL_PIPELINE_UP) return PL_OK;

@@ -179,6 +179,7 @@ static void refuse_unknown(request_reader *r)
         reader_fail(r, PL_ERR_UNSUPPORTED, "n", "only one choice per request is supported");
     if (read_i64(r, "best_of", 1, INT32_MAX, &n) && n != 1)
         reader_fail(r, PL_ERR_UNSUPPORTED, "best_of", "is not supported by this server");
+    if (read_bool(r, "echo")) reader_fail(r, PL_ERR_UNSUPPORTED, "echo", "is not supported by this server");
     if (pl_json_str(member(r, "suffix")).size > 0)
         reader_fail(r, PL_ERR_UNSUPPORTED, "suffix", "is not supported by this server");
     const pl_json *format = pl_json_get(member(r, "response_format"), "type");
@@ -289,6 +290,18 @@ static pl_json *plain_messages(request_reader *r, const pl_json *messages)
     return out;
 }
 
+/* Tokenizing runs on the loop's thread, where heartbeats wait for it: megabytes of text would cost every node of the
+ * cluster. What cannot fit, even with the longest token everywhere, is refused by its size alone. */
+static bool may_fit(request_reader *r, const pl_api *a, const char *name, size_t size)
+{
+    int32_t n_ctx = pl_coordinator_n_ctx(a->o.coordinator);
+    if (size / (size_t)n_ctx <= pl_vocab_longest(a->o.vocab)) return true;
+    char what[128];
+    snprintf(what, sizeof what, "%zu bytes are more than the %d tokens of the context can hold", size, n_ctx);
+    reader_fail(r, PL_ERR_INVALID, name, what);
+    return false;
+}
+
 static void read_chat_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
 {
     const pl_json *messages = member(r, "messages");
@@ -308,7 +321,8 @@ static void read_chat_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
         pl_chat_render(a->o.chat, plain, member(r, "chat_template_kwargs"), true, &prompt, &r->err) != PL_OK)
         r->failed = true;
     pl_json_free(plain);
-    if (!r->failed && pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&prompt), tokens, &r->err) != PL_OK)
+    if (!r->failed && may_fit(r, a, "messages", prompt.size) &&
+        pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&prompt), tokens, &r->err) != PL_OK)
         r->failed = true;
     pl_buf_fini(&prompt);
 }
@@ -321,7 +335,8 @@ static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
         pl_json_type(pl_json_at(prompt, 0)) != PL_JSON_INT)
         prompt = pl_json_at(prompt, 0);
     if (pl_json_type(prompt) == PL_JSON_STRING) {
-        if (pl_tokenize(a->o.vocab, pl_json_str(prompt), true, true, tokens, &r->err) != PL_OK) r->failed = true;
+        if (may_fit(r, a, "prompt", pl_json_str(prompt).size) &&
+            pl_tokenize(a->o.vocab, pl_json_str(prompt), true, true, tokens, &r->err) != PL_OK) r->failed = true;
         return;
     }
     if (pl_json_type(prompt) != PL_JSON_ARRAY || pl_json_size(prompt) == 0) {

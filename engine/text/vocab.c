@@ -290,6 +290,10 @@ void pl_vocab_close(pl_vocab *v)
 
 /* ---- what it knows ---- */
 
+size_t pl_vocab_longest(const pl_vocab *v)
+{
+    return v->longest;
+}
 int32_t pl_vocab_size(const pl_vocab *v)
 {
     return v->n;

@@ -21,6 +21,7 @@ struct pl_vocab {
     uint8_t *type;  /* [n] pl_token_type */
     bool *eog;      /* [n] */
     pl_map by_text; /* text → lowest id */
+    size_t longest; /* bytes of the longest text; no piece is longer */
     int32_t bos, eos, unk;
     bool add_bos, add_eos;
 
@@ -34,7 +35,6 @@ struct pl_vocab {
     /* model "llama" */
     float *score; /* [n] */
     bool add_space_prefix;
-    size_t longest; /* bytes of the longest token */
     int32_t byte_id[256];
 };
 

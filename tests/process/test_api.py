@@ -117,7 +117,14 @@ class Api(unittest.TestCase):
         self.refused("/v1/chat/completions", dict(CHAT, n=2), 501, "n")
         self.refused("/v1/chat/completions", dict(CHAT, tools=[{"type": "function"}]), 501, "tools")
         self.refused("/v1/completions", {"prompt": ""}, 400, "prompt")
-        self.refused("/v1/completions", {"prompt": "hello " * 2000}, 503, "256")
+        self.refused("/v1/completions", {"prompt": "hello " * 2000}, 400, "256")
+        self.refused("/v1/completions", {"prompt": "hello", "echo": True}, 501, "echo")
+
+    def test_a_text_far_beyond_the_context_is_refused_before_it_is_tokenized(self):
+        start = time.monotonic()
+        self.refused("/v1/completions", {"prompt": "a" * 8000000}, 400, "8000000 bytes")
+        self.refused("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 8000000}]}, 400, "bytes are more")
+        self.assertLess(time.monotonic() - start, 5)
 
     def test_content_may_come_in_parts(self):
         a = self.post("/v1/chat/completions", CHAT)

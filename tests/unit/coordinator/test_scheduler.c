@@ -499,7 +499,7 @@ START_TEST(what_can_never_fit_is_refused_with_numbers)
     pl_request_params p = {.tokens = prompt, .n_tokens = 256, .max_tokens = 1, .sample = pl_sample_defaults()};
     pl_error err = {0};
     pl_request *r;
-    ck_assert_int_eq(pl_request_new(&r, &p, 256, VOCAB, &w->rng, &err), PL_ERR_BUDGET);
+    ck_assert_int_eq(pl_request_new(&r, &p, 256, VOCAB, &w->rng, &err), PL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "256 tokens and the context 256"));
     p.n_tokens = 96;
     ck_assert_int_eq(pl_request_new(&r, &p, 256, VOCAB, &w->rng, &err), PL_OK);
