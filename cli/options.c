@@ -253,7 +253,7 @@ void cli_print_help(const command *c, FILE *f)
         }
     }
     fprintf(f, "\nExamples:\n");
-    print_wrapped(f, c->examples, 0, 0);
+    fprintf(f, "%s\n", c->examples); /* as they are: they get copied */
 }
 
 /* --- man pages (man(7))

@@ -570,6 +570,8 @@ pl_status pl_http_new(pl_http **out, pl_loop *loop, const pl_http_options *optio
                       void (*handler)(void *, pl_http_exchange *), void *user, pl_error *err)
 {
     *out = NULL;
+    if (options->port < 0 || options->port > 65535)
+        return pl_fail(err, PL_ERR_INVALID, "http: port %d is not 0 to 65535", options->port);
     if (!options->cert_file != !options->key_file)
         return pl_fail(err, PL_ERR_INVALID, "TLS needs both a certificate and a key file");
     pl_http *h = pl_calloc(1, sizeof *h);
