@@ -3,6 +3,7 @@
  * States: starting (until a pipeline is up) -> answering <-> asking (interactive only) -> ending. One generation at a
  * time. */
 #include <editline/readline.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -157,6 +158,16 @@ static void forget(session *s)
     if (s->o->system) add_message(s, "system", pl_str_from(s->o->system));
 }
 
+/* The question that was not answered, so that it does not stand in the way of the next one. */
+static void forget_last(session *s)
+{
+    pl_json *kept = pl_json_array();
+    for (size_t i = 0; i + 1 < pl_json_size(s->messages); i++)
+        pl_json_append(kept, pl_json_ref(pl_json_at(s->messages, i)));
+    pl_json_free(s->messages);
+    s->messages = kept;
+}
+
 static void on_line(char *line)
 {
     session *s = reading;
@@ -174,7 +185,11 @@ static void on_line(char *line)
     if (n > 0) add_history(line);
     bool clear = strcmp(line, "/clear") == 0, help = strcmp(line, "/help") == 0 || strcmp(line, "/?") == 0;
     free(line);
-    if (more) return;
+    stop_asking(s); /* always: libedit leaves the terminal in its line mode behind each line */
+    if (more) {
+        ask(s);
+        return;
+    }
     if (clear || help) {
         if (clear) forget(s);
         fputs(clear ? "The conversation begins anew.\n"
@@ -182,15 +197,19 @@ static void on_line(char *line)
                       "next; Ctrl-C stops an answer.\n",
               stderr);
         pl_buf_reset(&s->line);
+        ask(s);
         return;
     }
-    if (s->line.size == 0) return;
-    stop_asking(s);
+    if (s->line.size == 0) {
+        ask(s);
+        return;
+    }
     add_message(s, "user", pl_buf_str(&s->line));
     pl_buf_reset(&s->line);
     pl_error err;
     if (answer(s, &err) != PL_OK) {
-        fprintf(stderr, "paceline: %s\n", err.text);
+        fprintf(stderr, "paceline: %s%s\n", err.text, pl_json_size(s->messages) > 1 ? " (/clear begins anew)" : "");
+        forget_last(s);
         ask(s);
     }
 }
@@ -205,7 +224,7 @@ static void ask(session *s)
 {
     pl_error err;
     reading = s;
-    rl_callback_handler_install("> ", on_line);
+    rl_callback_handler_install(s->line.size ? ". " : "> ", on_line);
     if (pl_loop_watch_fd(s->h.loop, STDIN_FILENO, on_input, s, &s->input, &err) != PL_OK) fail(s, &err);
 }
 
@@ -293,6 +312,10 @@ static pl_status read_prompt(session *s, pl_error *err)
 static pl_status start(session *s, pl_error *err)
 {
     PL_TRY(read_prompt(s, err));
+    if (s->o->no_local && s->o->nodes.n == 0 && !s->o->listen)
+        return pl_fail(err, PL_ERR_INVALID, "--no-local leaves nobody to compute: name machines with --node");
+    /* libedit drops what the locale cannot spell; text is UTF-8 here whatever the locale says. */
+    if (s->interactive && (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)) setlocale(LC_CTYPE, "C.UTF-8");
     PL_TRY(head_start(&s->h, s->o, 1, s->o->listen == NULL, err));
     s->conversation = s->h.m.chat && !s->o->no_conversation;
     if (s->interactive && !s->conversation)

@@ -57,6 +57,7 @@ class Cli(unittest.TestCase):
     def test_errors_name_what_was_wrong(self):
         for words, code, text in (
             (["serv"], 64, "did you mean serve?"),
+            (["run", "-m", "x", "-p", "hi", "--no-local"], 64, "--node"),
             (["run", "--temprature", "1"], 64, "did you mean --temperature?"),
             (["run", "-n", "many", "-m", "x"], 64, "not an integer"),
             (["run", "-m"], 64, "needs a value"),
