@@ -336,7 +336,8 @@ static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
         prompt = pl_json_at(prompt, 0);
     if (pl_json_type(prompt) == PL_JSON_STRING) {
         if (may_fit(r, a, "prompt", pl_json_str(prompt).size) &&
-            pl_tokenize(a->o.vocab, pl_json_str(prompt), true, true, tokens, &r->err) != PL_OK) r->failed = true;
+            pl_tokenize(a->o.vocab, pl_json_str(prompt), true, true, tokens, &r->err) != PL_OK)
+            r->failed = true;
         return;
     }
     if (pl_json_type(prompt) != PL_JSON_ARRAY || pl_json_size(prompt) == 0) {

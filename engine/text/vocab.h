@@ -24,7 +24,7 @@ PL_MUST_CHECK pl_status pl_vocab_open(pl_vocab **out, const pl_gguf *g, pl_error
 void pl_vocab_close(pl_vocab *v);
 
 int32_t pl_vocab_size(const pl_vocab *v);
-size_t pl_vocab_longest(const pl_vocab *v); /* no token stands for more bytes of text than this */
+size_t pl_vocab_longest(const pl_vocab *v);    /* no token stands for more bytes of text than this */
 const char *pl_vocab_model(const pl_vocab *v); /* "gpt2", "llama" */
 const char *pl_vocab_pre(const pl_vocab *v);
 /* -1 when the model has none. */
