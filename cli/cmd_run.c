@@ -270,6 +270,17 @@ static void show_loading(session *s)
     pl_json_free(v);
 }
 
+/* Loading may take its time, but machines that were named and do not come are not waited for without end. Who listens
+ * has nodes come by themselves, whenever that is. */
+static bool nobody_comes(const session *s, pl_status status, uint64_t waited_ns)
+{
+    if (status != PL_ERR_CLOSED || waited_ns <= give_up_nodes_ns || s->o->listen) return false;
+    pl_json *v = pl_coordinator_status(s->h.coordinator);
+    bool down = pl_str_is(pl_json_str(pl_json_get(pl_json_get(v, "pipeline"), "state")), "down");
+    pl_json_free(v);
+    return down;
+}
+
 static void on_look(void *user)
 {
     session *s = user;
@@ -278,8 +289,7 @@ static void on_look(void *user)
     uint64_t waited = pl_loop_now(s->h.loop) - s->start_ns;
     if (status == PL_OK) {
         begin(s);
-    } else if ((status == PL_ERR_BUDGET && waited > give_up_budget_ns) ||
-               (status == PL_ERR_NOT_FOUND && waited > give_up_nodes_ns)) {
+    } else if ((status == PL_ERR_BUDGET && waited > give_up_budget_ns) || nobody_comes(s, status, waited)) {
         progress_end(&s->progress);
         fail(s, &err);
     } else {
