@@ -69,7 +69,8 @@ pl_status keyring_open(keyring *k, const cli_options *o, pl_error *err)
     if (s != PL_OK && !(s == PL_ERR_NOT_FOUND && !o->peers)) return s;
     for (int i = 0; i < o->allow.n; i++) {
         pl_key key;
-        if ((s = pl_key_parse(&key, pl_str_from(o->allow.items[i]), err)) != PL_OK) return pl_note(err, PL_ERR_INVALID, "--allow");
+        if ((s = pl_key_parse(&key, pl_str_from(o->allow.items[i]), err)) != PL_OK)
+            return pl_note(err, PL_ERR_INVALID, "--allow");
         PL_TRY(pl_key_list_add(&k->allow, &key, "", err));
     }
     return PL_OK;
@@ -255,6 +256,10 @@ static bool model_is_eog(void *user, int32_t token)
     return pl_vocab_is_eog(((model *)user)->vocab, token);
 }
 
+/* What the program takes beside its plan: code, libraries, sockets, tensors on their way into the cache. Of --mem, the
+ * plan gets the rest, so that the process as a whole keeps to it. */
+static const uint64_t program_bytes = 20u << 20;
+
 /* --- the node of this process
  * ------------------------------------------------------------------------------------------ */
 
@@ -277,6 +282,7 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
         .store_dir = o->cache_dir,
         .n_threads = o->n_threads,
         .no_pack = o->no_pack,
+        .bytes_max = o->mem,
         .local_gguf = gguf_path,
         .poll = o->poll,
         .pin = o->pin,
@@ -284,7 +290,9 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
     char advertise[128] = "";
     if (o->advertise) snprintf(advertise, sizeof advertise, "tcp://%s", o->advertise);
     pl_node_options options = {.name = o->name,
-                               .budget_bytes = o->mem,
+                               .budget_bytes = o->mem == 0              ? 0
+                                               : o->mem > program_bytes ? o->mem - program_bytes
+                                                                        : 1,
                                .data_address = o->advertise ? advertise : NULL,
                                .trace_path = o->trace};
     pl_status s;
@@ -386,6 +394,10 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
     if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) ||
         (out->kv_type != PL_TYPE_F16 && out->kv_type != PL_TYPE_F32))
         return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: f16 or f32", o->kv_type);
+    if (o->kv_type_v && strcmp(o->kv_type_v, o->kv_type) != 0)
+        return pl_fail(err, PL_ERR_UNSUPPORTED,
+                       "--cache-type-v %s: K and V have one type here, and --cache-type-k is %s", o->kv_type_v,
+                       o->kv_type);
     if (o->objective && strcmp(o->objective, "latency") == 0)
         out->objective = PL_OBJECTIVE_LATENCY;
     else if (o->objective && strcmp(o->objective, "throughput") == 0)

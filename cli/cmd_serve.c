@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cluster.h"
 #include "cli/commands.h"
@@ -25,6 +26,10 @@ static pl_status read_api_keys(const char *path, pl_buf *text, str_list *out, pl
     if (!pl_buf_cstr(text)) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %s", path);
     for (char *save = NULL, *line = strtok_r((char *)text->data, "\r\n", &save); line;
          line = strtok_r(NULL, "\r\n", &save)) {
+        line += strspn(line, " \t");
+        size_t n = strlen(line);
+        while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t')) line[--n] = 0;
+        if (n == 0 || line[0] == '#') continue;
         if (out->n == LIST_MAX) return pl_fail(err, PL_ERR_INVALID, "%s: more than %d keys", path, LIST_MAX);
         out->items[out->n++] = line;
     }

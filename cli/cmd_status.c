@@ -13,6 +13,9 @@ static const option_row rows[] = {
     {"-u, --url", "URL", OPT_STR, offsetof(cli_options, url),
      "The coordinator's API (default: http://127.0.0.1:8080)."},
     {"--api-key", "KEY", OPT_LIST, offsetof(cli_options, api_keys), "Its API key."},
+    {"--cacert", "FILE", OPT_STR, offsetof(cli_options, cacert),
+     "Certificates to trust, PEM, for a server with its own."},
+    {"-k, --insecure", NULL, OPT_FLAG, offsetof(cli_options, insecure), "Do not check the server's certificate."},
     {"--json", NULL, OPT_FLAG, offsetof(cli_options, json),
      "Print the answer as it came (docs/status.md explains it)."},
     {"-w, --watch", NULL, OPT_FLAG, offsetof(cli_options, watch), "Again every second, until interrupted."},
@@ -48,6 +51,11 @@ static pl_status get(const cli_options *o, pl_buf *out, pl_error *err)
     curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, why);
     curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, 5000L);
+    if (o->cacert) curl_easy_setopt(c, CURLOPT_CAINFO, o->cacert);
+    if (o->insecure) {
+        curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 0L);
+        curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 0L);
+    }
     CURLcode code = curl_easy_perform(c);
     long http = 0;
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &http);

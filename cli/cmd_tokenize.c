@@ -84,6 +84,7 @@ static int run(const cli_options *o, int argc, char **argv)
         s = pl_fail(&err, PL_ERR_INVALID, "tokenize: give the model with -m and the text with -p or on standard input");
     else if ((s = pl_gguf_open(&g, o->model, &err)) == PL_OK && (s = pl_vocab_open(&v, g, &err)) == PL_OK)
         s = tokenize(o, v, &err);
+    if (s != PL_OK && g && !v) s = pl_note(&err, s, "%s", o->model);
     pl_vocab_close(v);
     pl_gguf_close(g);
     return s == PL_OK ? 0 : cli_fail(&err);

@@ -14,6 +14,7 @@ static const option_row model_rows[] = {
     {"-np, --parallel", "N", OPT_I32, AT(n_seqs), "Requests answered at once (default: 4; 1 for run)."},
     {"-ctk, --cache-type, --cache-type-k", "TYPE", OPT_STR, AT(kv_type),
      "Type of the KV cache, K and V: f16 or f32 (default: f16)."},
+    {"-ctv, --cache-type-v", "TYPE", OPT_STR, AT(kv_type_v), "Type of V; it must be that of K."},
     {"--kv-blocks", "N", OPT_I32, AT(n_blocks),
      "KV cache in blocks of 32 positions (default: enough for --parallel sequences of --ctx-size)."},
     {"--chat-template", "JINJA", OPT_STR, AT(chat_template), "Chat template instead of the model's own."},
@@ -70,13 +71,14 @@ static const option_row cluster_rows[] = {
     {"--heartbeat", "MS", OPT_I32, AT(heartbeat_ms), "Pause between heartbeats (default: 250)."},
     {"--dead-after", "MS", OPT_I32, AT(dead_after_ms), "Silence after which a node is dead (default: 2000)."},
     {"--grace", "MS", OPT_I32, AT(grace_ms),
-     "How long requests wait for a pipeline before they are told that there is none (default: 10000)."},
+     "How long requests wait for a pipeline before they are told that there is none (default: 1000)."},
 };
 GROUP(group_cluster, "Cluster", cluster_rows);
 
 static const option_row node_rows[] = {
     {"--mem", "SIZE", OPT_SIZE, AT(mem),
-     "Budget of this machine's node for weights, KV, compute and link buffers, as 200MiB (default: what the system "
+     "Budget of this machine's node for weights, KV, compute and link buffers, as 200MiB; 20 MiB of it are the "
+     "program's own (default: what the system "
      "has, less a tenth)."},
     {"-t, --threads", "N", OPT_I32, AT(n_threads),
      "Threads that compute (default: the processors that this process may use)."},
@@ -106,7 +108,7 @@ static const option_row http_rows[] = {
     {"--host", "HOST", OPT_STR, AT(host), "Address of the HTTP API (default: 127.0.0.1)."},
     {"--port", "PORT", OPT_I32, AT(port), "Its port; 0 takes a free one (default: 8080)."},
     {"--api-key", "KEY", OPT_LIST, AT(api_keys), "Clients must send this as Bearer token. May be given several times."},
-    {"--api-key-file", "FILE", OPT_STR, AT(api_key_file), "The same, one key per line."},
+    {"--api-key-file", "FILE", OPT_STR, AT(api_key_file), "The same, one key per line; # begins a comment."},
     {"--ssl-cert-file", "FILE", OPT_STR, AT(cert), "TLS: certificate chain, PEM."},
     {"--ssl-key-file", "FILE", OPT_STR, AT(ssl_key), "TLS: secret key, PEM."},
     {"-a, --alias", "NAME", OPT_STR, AT(alias), "The model's name in answers (default: the file's name)."},

@@ -25,6 +25,7 @@ void cli_defaults(cli_options *o)
         .show_timings = true,
         .log_format = "text",
         .kv_type = "f16",
+        .grace_ms = 1000,
     };
 }
 

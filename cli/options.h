@@ -45,7 +45,7 @@ typedef struct cli_options {
     /* model */
     const char *model, *chat_template, *chat_template_file;
     int32_t n_ctx, n_rows, n_seqs, n_threads, n_blocks;
-    const char *kv_type;
+    const char *kv_type, *kv_type_v;
     bool no_pack;
     const char *cache_dir;
     /* prompt and output */
@@ -69,6 +69,8 @@ typedef struct cli_options {
     const char *host, *cert, *ssl_key, *alias, *api_key_file, *url;
     int32_t port;
     str_list api_keys;
+    const char *cacert;
+    bool insecure;
     /* other */
     const char *out;
     bool force, json, verbose, quiet, watch;

@@ -5,11 +5,13 @@
 
 #include <string.h>
 
-#define CHUNK_SHARE 4  /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame \
-                        */
-#define CHUNK_MIN   32 /* but not less than this, or prompts crawl */
-#define CHUNK_STAGE 64 /* rows from which a stage computes more than it reads: a shorter chunk costs as much as this   \
-                        */
+#define CHUNK_SHARE                                                                                                    \
+    4                /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame   \
+                      */
+#define CHUNK_MIN 32 /* but not less than this, or prompts crawl */
+#define CHUNK_STAGE                                                                                                    \
+    64 /* rows from which a stage computes more than it reads: a shorter chunk costs as much as this                   \
+        */
 
 /* --- Lists --- */
 
@@ -462,8 +464,9 @@ const pl_sched_frame *pl_sched_next(pl_scheduler *s, uint64_t now_ns)
         int32_t chunk = rows / CHUNK_SHARE > CHUNK_MIN ? rows / CHUNK_SHARE : CHUNK_MIN;
         if (left > chunk) left = chunk;
     }
+    int32_t before = f->n_rows;
     prompt_rows(s, left);
-    s->n_prefilled += (uint64_t)(f->n_rows - f->n_logits);
+    s->n_prefilled += (uint64_t)(f->n_rows - before);
     if (f->n_ops == 0 && f->n_rows == 0) return NULL;
     f->id = s->next_frame++;
     sent->id = f->id;

@@ -58,6 +58,7 @@ typedef struct engine {
     pl_compute_facts facts;
     char cpu_name[128];
     char dir[4096]; /* of the store */
+    uint64_t bench_bytes_max;
     int poll;
     bool pin, no_pack;
     mailbox *mailbox;
@@ -519,7 +520,7 @@ static pl_status find_facts(engine *e, int n_threads, pl_error *err)
     f->memory_available = pl_sys_memory_available();
     PL_TRY(pl_stage_known_checksum(&f->known_checksum, err));
     if (!rates_read(e, &bench)) {
-        PL_TRY(pl_stage_bench(&bench, f->n_threads, err));
+        PL_TRY(pl_stage_bench(&bench, f->n_threads, e->bench_bytes_max, err));
         if (e->store) rates_write(e, &bench);
     }
     f->read_bytes_s = bench.read_bytes_s;
@@ -536,6 +537,7 @@ pl_status pl_compute_engine_new(pl_compute **out, pl_loop *loop, const pl_comput
     e->base.vt = &vt;
     e->loop = loop;
     e->poll = o->poll;
+    e->bench_bytes_max = o->bytes_max;
     e->pin = o->pin;
     e->no_pack = o->no_pack;
     e->todo.last = &e->todo.first;

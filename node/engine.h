@@ -13,6 +13,7 @@ typedef struct pl_compute_engine_options {
     bool no_pack;           /* use the tensors of local_gguf as they are in the file */
     const char *local_gguf; /* a model that this machine has whole: its tensors are "in the cache" without being
                              * fetched, and packed into it when they are loaded first. NULL: none */
+    uint64_t bytes_max;     /* what the benchmark may take; 0: no bound */
     int poll;               /* see pl_pool_options; pass -1 for the default */
     bool pin;
 } pl_compute_engine_options;

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <strings.h>
 #include <time.h>
 
 #include "coordinator/generation.h"
@@ -18,6 +19,7 @@ struct pl_api {
     pl_hash *keys; /* of the keys: comparing hashes takes the same time wherever two keys differ */
     uint64_t n_requests, n_errors, n_prompt_tokens, n_generated_tokens, next_id;
     pl_rng ids;
+    int64_t created; /* seconds since 1970 */
     answer *open;
 };
 
@@ -703,17 +705,37 @@ static void completions(pl_api *a, pl_http_exchange *x)
     complete(a, x, KIND_TEXT);
 }
 
-static void models(pl_api *a, pl_http_exchange *x)
+static pl_json *model_json(const pl_api *a)
 {
-    pl_json *m = pl_json_object(), *list = pl_json_array(), *v = pl_json_object();
+    pl_json *m = pl_json_object();
     pl_json_set(m, "id", pl_json_string(pl_str_from(a->o.model)));
     pl_json_set(m, "object", pl_json_string(PL_STR("model")));
     pl_json_set(m, "owned_by", pl_json_string(PL_STR("paceline")));
-    pl_json_set(m, "created", pl_json_int(0));
-    pl_json_append(list, m);
+    pl_json_set(m, "created", pl_json_int(a->created));
+    return m;
+}
+
+static void models(pl_api *a, pl_http_exchange *x)
+{
+    pl_json *list = pl_json_array(), *v = pl_json_object();
+    pl_json_append(list, model_json(a));
     pl_json_set(v, "object", pl_json_string(PL_STR("list")));
     pl_json_set(v, "data", list);
     respond_json(x, 200, v);
+}
+
+/* GET /v1/models/ID. */
+static void one_model(pl_api *a, pl_http_exchange *x)
+{
+    pl_str path = pl_http_path(x);
+    pl_str id = {path.data + strlen("/v1/models/"), path.size - strlen("/v1/models/")};
+    if (pl_str_is(id, a->o.model)) {
+        respond_json(x, 200, model_json(a));
+        return;
+    }
+    pl_error err;
+    (void)pl_fail(&err, PL_ERR_NOT_FOUND, "the model here is %s, not %.*s", a->o.model, PL_STR_ARG(id));
+    respond_fail(a, x, &err, NULL);
 }
 
 static void health(pl_api *a, pl_http_exchange *x)
@@ -768,17 +790,25 @@ static const struct {
     {"POST", "/v1/chat/completions", false, chat_completions},
     {"POST", "/v1/completions", false, completions},
     {"GET", "/v1/models", false, models},
+    {"GET", "/v1/models/", false, one_model}, /* a slash at the end: and what is behind it */
     {"GET", "/v1/cluster", false, cluster},
     {"GET", "/metrics", false, metrics},
     {"GET", "/health", true, health},
     {"GET", "/v1/health", true, health},
 };
 
+static bool route_is(const char *route, pl_str path)
+{
+    size_t n = strlen(route);
+    if (route[n - 1] != '/') return pl_str_is(path, route);
+    return path.size > n && memcmp(path.data, route, n) == 0;
+}
+
 static bool authorized(const pl_api *a, const pl_http_exchange *x)
 {
     if (a->o.n_keys == 0) return true;
     pl_str h = pl_http_header(x, "authorization");
-    if (h.size < 7 || memcmp(h.data, "Bearer ", 7) != 0) return false;
+    if (h.size < 7 || strncasecmp(h.data, "Bearer ", 7) != 0) return false;
     pl_hash given = pl_hash_of((pl_bytes){(const uint8_t *)h.data + 7, h.size - 7});
     bool ok = false;
     for (size_t i = 0; i < a->o.n_keys; i++) ok |= pl_hash_eq(&given, &a->keys[i]);
@@ -793,7 +823,7 @@ void pl_api_handle(void *api, pl_http_exchange *x)
     const char *allow = NULL;
     pl_error err;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (!pl_str_is(path, routes[i].path)) continue;
+        if (!route_is(routes[i].path, path)) continue;
         allow = routes[i].method;
         bool head = pl_str_is(method, "HEAD") && strcmp(allow, "GET") == 0;
         if (!head && !pl_str_is(method, allow)) continue;
@@ -829,6 +859,7 @@ pl_status pl_api_new(pl_api **out, const pl_api_options *options, pl_error *err)
     for (size_t i = 0; i < options->n_keys; i++)
         a->keys[i] = pl_hash_of((pl_bytes){(const uint8_t *)options->keys[i], strlen(options->keys[i])});
     pl_rng_seed(&a->ids, pl_random_seed());
+    a->created = pl_wall_us() / 1000000;
     *out = a;
     return PL_OK;
 }

@@ -468,10 +468,23 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (n < 0 || c->broken) conn_close(c);
 }
 
+/* At the cap the connection that has been idle for longest gives way, so that idle ones cannot lock out the others. */
+static void make_room(pl_http *h)
+{
+    conn *oldest = NULL;
+    int n = 0;
+    for (conn *c = h->conns; c; c = c->next) {
+        n += !c->closing;
+        if (!c->closing && !c->x.answering && (!oldest || c->active_ns < oldest->active_ns)) oldest = c;
+    }
+    if (oldest && n >= h->o.connections_max) conn_close(oldest);
+}
+
 static void on_connection(uv_stream_t *server, int status)
 {
     pl_http *h = server->data;
     if (status < 0 || h->closing) return;
+    make_room(h);
     conn *c = pl_calloc(1, sizeof *c);
     if (!c) return; /* the next connection tries again */
     c->h = h;
@@ -485,7 +498,7 @@ static void on_connection(uv_stream_t *server, int status)
     h->n_conns++;
     llhttp_init(&c->parser, HTTP_REQUEST, &h->settings);
     c->parser.data = c;
-    if (uv_accept(server, (uv_stream_t *)&c->tcp) < 0 || h->n_conns > h->o.connections_max) {
+    if (uv_accept(server, (uv_stream_t *)&c->tcp) < 0 || h->n_conns > 2 * h->o.connections_max) {
         conn_close(c);
         return;
     }

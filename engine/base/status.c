@@ -14,7 +14,7 @@ static const struct {
     [PL_OK] = {"ok", 0, 200},
     [PL_ERR_INVALID] = {"invalid", 64, 400},
     [PL_ERR_FORMAT] = {"format", 65, 400},
-    [PL_ERR_UNSUPPORTED] = {"unsupported", 69, 501},
+    [PL_ERR_UNSUPPORTED] = {"unsupported", 69, 400},
     [PL_ERR_NOT_FOUND] = {"not_found", 66, 404},
     [PL_ERR_NO_MEMORY] = {"no_memory", 71, 503},
     [PL_ERR_BUDGET] = {"budget", 73, 503},

@@ -61,24 +61,27 @@ static pl_status time_product(const product *p, pl_backend *b, double *seconds, 
     return PL_OK;
 }
 
-pl_status pl_stage_bench(pl_bench *out, int32_t n_threads, pl_error *err)
+pl_status pl_stage_bench(pl_bench *out, int32_t n_threads, uint64_t bytes_max, pl_error *err)
 {
     *out = (pl_bench){0};
     const size_t size = (size_t)M * pl_type_row_size(PL_TYPE_Q4_0, K);
+    int n_matrices = bytes_max && bytes_max / 2 < size * N_MATRICES ? (int)(bytes_max / 2 / size) : N_MATRICES;
+    if (n_matrices < 1) n_matrices = 1;
     pl_pool *pool = NULL;
     pl_backend *b = NULL;
     product p = {0};
     double seconds;
     pl_status s;
     /* Any bits are valid weights, and the time does not depend on them; zeros would be one page of the system's. */
-    uint8_t *weights = pl_alloc_aligned(64, size * N_MATRICES);
-    if (weights == NULL) return pl_fail(err, PL_ERR_NO_MEMORY, "benchmark: no memory for %zu bytes", size * N_MATRICES);
-    memset(weights, 0x11, size * N_MATRICES);
+    uint8_t *weights = pl_alloc_aligned(64, size * (size_t)n_matrices);
+    if (weights == NULL)
+        return pl_fail(err, PL_ERR_NO_MEMORY, "benchmark: no memory for %zu bytes", size * (size_t)n_matrices);
+    memset(weights, 0x11, size * (size_t)n_matrices);
     if ((s = pl_pool_new(&pool, (pl_pool_options){.n_threads = n_threads, .poll = -1}, err)) != PL_OK) goto end;
     if ((s = pl_cpu_backend_new(&b, pool, err)) != PL_OK) goto end;
-    if ((s = make_product(&p, b, weights, N_MATRICES, 1, err)) != PL_OK) goto end;
+    if ((s = make_product(&p, b, weights, n_matrices, 1, err)) != PL_OK) goto end;
     if ((s = time_product(&p, b, &seconds, err)) != PL_OK) goto end;
-    out->read_bytes_s = (double)(size * N_MATRICES) / seconds;
+    out->read_bytes_s = (double)(size * (size_t)n_matrices) / seconds;
     free_product(&p, b);
     if ((s = make_product(&p, b, weights, 1, N_PROMPT_ROWS, err)) != PL_OK) goto end;
     if ((s = time_product(&p, b, &seconds, err)) != PL_OK) goto end;

@@ -114,11 +114,11 @@ class Api(unittest.TestCase):
         self.refused("/v1/chat/completions", dict(CHAT, top_p=2), 400, "top_p")
         self.refused("/v1/chat/completions", dict(CHAT, max_tokens=1.5), 400, "max_tokens")
         self.refused("/v1/chat/completions", dict(CHAT, stop=[""]), 400, "stop")
-        self.refused("/v1/chat/completions", dict(CHAT, n=2), 501, "n")
-        self.refused("/v1/chat/completions", dict(CHAT, tools=[{"type": "function"}]), 501, "tools")
+        self.refused("/v1/chat/completions", dict(CHAT, n=2), 400, "n")
+        self.refused("/v1/chat/completions", dict(CHAT, tools=[{"type": "function"}]), 400, "tools")
         self.refused("/v1/completions", {"prompt": ""}, 400, "prompt")
         self.refused("/v1/completions", {"prompt": "hello " * 2000}, 400, "256")
-        self.refused("/v1/completions", {"prompt": "hello", "echo": True}, 501, "echo")
+        self.refused("/v1/completions", {"prompt": "hello", "echo": True}, 400, "echo")
 
     def test_a_text_far_beyond_the_context_is_refused_before_it_is_tokenized(self):
         start = time.monotonic()
@@ -130,11 +130,15 @@ class Api(unittest.TestCase):
         a = self.post("/v1/chat/completions", CHAT)
         b = self.post("/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]))
         self.assertEqual(a["choices"], b["choices"])
-        self.refused("/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 501, "text")
+        self.refused("/v1/chat/completions", dict(CHAT, messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "text")
 
     def test_paths_and_methods(self):
         self.assertEqual(self.c.get("/health"), {"status": "ok"})
         self.assertEqual([m["id"] for m in self.c.get("/v1/models")["data"]], ["tiny"])
+        self.assertEqual(self.c.get("/v1/models/tiny")["id"], "tiny")
+        with self.assertRaises(ApiError) as caught:
+            self.c.get("/v1/models/other")
+        self.assertEqual(caught.exception.status, 404)
         for method, path, status in (("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("DELETE", "/health", 405)):
             with self.assertRaises(ApiError) as caught:
                 self.c.request(method, path)

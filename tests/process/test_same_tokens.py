@@ -57,7 +57,7 @@ class SameTokens(unittest.TestCase):
 
     def cluster(self, name, path, nodes, threads=1, chunk=512, layout="packed"):
         node = ["--no-pack"] if layout == "plain" else []
-        return Cluster(path, nodes=nodes, threads=threads, serve=["-np", "8", "-c", "512", "-ub", str(chunk), "--stages", str(nodes)], node=node, give_model=layout == "plain",
+        return Cluster(path, nodes=nodes, threads=threads, serve=["-np", "8", "-c", "512", "-ub", str(chunk), "--stages", str(nodes), "--grace", "20000"], node=node, give_model=layout == "plain",
                        caches=os.path.join(self.caches.name, name), wait=False)
 
     def wanted(self, name, path):

@@ -370,7 +370,7 @@ START_TEST(the_benchmark_is_short_and_gives_numbers)
 {
     pl_bench b;
     pl_error err = {0};
-    ck_ok(pl_stage_bench(&b, 1, &err), err);
+    ck_ok(pl_stage_bench(&b, 1, 0, &err), err);
     ck_assert(b.read_bytes_s > 1e7 && b.prefill_macs_s > 1e7);
 }
 END_TEST
