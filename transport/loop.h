@@ -58,6 +58,7 @@ static inline void pl_loop_unwatch_fd(pl_loop *l, void *watch)
 /* The libuv loop. run returns after stop (any thread may call stop). uv_loop_t* for those who need it
  * (coordinator/http). */
 PL_MUST_CHECK pl_status pl_loop_uv_new(pl_loop **out, pl_error *err);
+/* Calls what was posted and has not been called, then ends timers and watches that are left. */
 void pl_loop_uv_free(pl_loop *l);
 void pl_loop_uv_run(pl_loop *l);
 void pl_loop_uv_stop(pl_loop *l);

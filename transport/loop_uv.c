@@ -211,13 +211,11 @@ void pl_loop_uv_free(pl_loop *l)
 {
     if (!l) return;
     uv_loop_impl *impl = impl_of(l);
+    /* A post may own something, which only its call gives back. */
+    while (impl->first) on_wake(&impl->wake);
     uv_walk(&impl->uv, close_left, impl);
     while (uv_run(&impl->uv, UV_RUN_DEFAULT) != 0) {}
     PL_ASSERT(uv_loop_close(&impl->uv) == 0);
-    for (post *p = impl->first, *next; p; p = next) {
-        next = p->next;
-        pl_free(p);
-    }
     pthread_mutex_destroy(&impl->lock);
     pl_free(impl);
 }
