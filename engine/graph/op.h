@@ -55,7 +55,6 @@ pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, b
  *
  * Writes k, v f32 [d_head, n_head_kv, n_tok] of this batch at slots i32 [n_tok]: slot = block * PL_KV_PAGE + position % PL_KV_PAGE.
  * A negative slot stores nothing. The result is a view of kv: give it to pl_attention so that the order of execution holds. */
-#define PL_KV_PAGE 32
 pl_tensor *pl_kv_store(pl_graph_ctx *c, pl_tensor *kv, pl_tensor *k, pl_tensor *v, pl_tensor *slots);
 
 /* Causal attention over the paged cache, grouped queries, q f32 [d_head, n_head, n_tok] -> f32 [d_head * n_head, n_tok].
