@@ -30,7 +30,6 @@ struct pl_http_exchange {
     size_t n_headers;
     bool name_open; /* llhttp may give a name or value in pieces */
     bool answering, streaming, chunked, keep_alive;
-    void *user;
     void (*gone)(pl_http_exchange *x, void *user);
     void *gone_user;
 };
@@ -89,7 +88,7 @@ static void request_reset(pl_http_exchange *x)
     pl_buf_reset(&x->extra);
     x->n_headers = 0;
     x->name_open = x->answering = x->streaming = x->chunked = false;
-    x->user = x->gone_user = NULL;
+    x->gone_user = NULL;
     x->gone = NULL;
 }
 
@@ -678,15 +677,6 @@ pl_bytes pl_http_body(const pl_http_exchange *x)
 {
     return pl_buf_bytes(&x->body);
 }
-void pl_http_set_user(pl_http_exchange *x, void *user)
-{
-    x->user = user;
-}
-void *pl_http_get_user(const pl_http_exchange *x)
-{
-    return x->user;
-}
-
 void pl_http_on_gone(pl_http_exchange *x, void (*gone)(pl_http_exchange *x, void *user), void *user)
 {
     x->gone = gone;

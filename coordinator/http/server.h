@@ -42,9 +42,6 @@ pl_str pl_http_query(const pl_http_exchange *x);
 pl_str pl_http_header(const pl_http_exchange *x, const char *name);
 pl_bytes pl_http_body(const pl_http_exchange *x);
 
-/* For what the handler wants to keep with the exchange. */
-void pl_http_set_user(pl_http_exchange *x, void *user);
-void *pl_http_get_user(const pl_http_exchange *x);
 /* Called once if the client goes away (or the server closes) before the answer is out; x is dead when gone returns. */
 void pl_http_on_gone(pl_http_exchange *x, void (*gone)(pl_http_exchange *x, void *user), void *user);
 
