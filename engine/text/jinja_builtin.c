@@ -894,8 +894,9 @@ static pl_jvalue deep_attr(pl_jeval *e, pl_jvalue v, pl_jvalue path, pl_jvalue o
 
 static pl_jcall rest_of(const pl_jcall *c, size_t skip)
 {
-    size_t k = c->n < skip ? c->n : skip;
-    return (pl_jcall){c->args + k, c->n - k, c->keywords, c->n_keywords};
+    /* Without arguments args is NULL, to which nothing may be added. */
+    bool some = c->n > skip;
+    return (pl_jcall){some ? c->args + skip : NULL, some ? c->n - skip : 0, c->keywords, c->n_keywords};
 }
 
 /* What map, select and the like walk: what is false, none too, counts as empty. */

@@ -395,6 +395,7 @@ pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool par
     pl_text_work w = {0};
     size_t size = out->size, from = 0;
     pl_status s = PL_OK;
+    if (text.size == 0) text = PL_STR(""); /* an empty view may be NULL, to which nothing may be added */
     if (add_special && pl_vocab_add_bos(v)) pl_buf_add(out, &v->bos, sizeof v->bos);
     for (size_t at = 0; s == PL_OK && at < text.size;) {
         int32_t id = special_at(v, text, at, parse_special);

@@ -270,6 +270,7 @@ START_TEST(bos_and_eos_are_added_as_the_file_asks)
     o = open_toy(&t);
     ck_tokens(o.v, "h", SPECIAL, "<s>|▁h|</s>");
     ck_tokens(o.v, "", SPECIAL, "<s>|</s>");
+    ck_assert_str_eq(tokens_of(o.v, (pl_str){0}, SPECIAL), "<s>|</s>");
     ck_assert_int_eq(pl_vocab_bos(o.v), pl_vocab_find(o.v, PL_STR("<s>")));
     ck_assert(pl_vocab_add_bos(o.v) && pl_vocab_add_eos(o.v));
     close_toy(&o);
