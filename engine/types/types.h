@@ -16,15 +16,34 @@ typedef enum pl_type {
     PL_TYPE_Q5_0 = 6,
     PL_TYPE_Q5_1 = 7,
     PL_TYPE_Q8_0 = 8,
+    PL_TYPE_Q8_1 = 9,
+    PL_TYPE_Q2_K = 10,
+    PL_TYPE_Q3_K = 11,
     PL_TYPE_Q4_K = 12,
     PL_TYPE_Q5_K = 13,
     PL_TYPE_Q6_K = 14,
+    PL_TYPE_Q8_K = 15,
+    PL_TYPE_IQ2_XXS = 16,
+    PL_TYPE_IQ2_XS = 17,
+    PL_TYPE_IQ3_XXS = 18,
+    PL_TYPE_IQ1_S = 19,
+    PL_TYPE_IQ4_NL = 20,
+    PL_TYPE_IQ3_S = 21,
+    PL_TYPE_IQ2_S = 22,
+    PL_TYPE_IQ4_XS = 23,
     PL_TYPE_I8 = 24,
     PL_TYPE_I16 = 25,
     PL_TYPE_I32 = 26,
     PL_TYPE_I64 = 27,
     PL_TYPE_F64 = 28,
+    PL_TYPE_IQ1_M = 29,
     PL_TYPE_BF16 = 30,
+    PL_TYPE_TQ1_0 = 34,
+    PL_TYPE_TQ2_0 = 35,
+    PL_TYPE_MXFP4 = 39,
+    PL_TYPE_NVFP4 = 40,
+    PL_TYPE_Q1_0 = 41,
+    PL_TYPE_Q2_0 = 42,
     PL_TYPE_COUNT = 64 /* room for the numbers in use by GGUF */
 } pl_type;
 
@@ -52,8 +71,13 @@ typedef struct pl_type_info {
     /* n elements (a multiple of block). Bit-exact: unfused multiply and add, in the order of the format's definition.
      */
     void (*to_float)(const void *src, float *dst, int64_t n);
-    /* Encodes n elements; NULL where this build only decodes. */
+    /* Encodes n elements; NULL where this build only decodes. Every element counts alike. */
     void (*from_float)(const float *src, void *dst, int64_t n);
+    /* Encodes n / n_per_row rows of n_per_row elements (a multiple of block) so that the sum of weights[column] * error^2
+     * becomes small. weights: n_per_row numbers >= 0, typically each column's mean square activation. NULL where
+     * importance cannot change what the format holds (floats, Q8_0). */
+    void (*from_float_imatrix)(const float *src, void *dst, int64_t n, int64_t n_per_row, const float *weights);
+    bool needs_imatrix; /* the format is so coarse that encoding without weights is to be refused or warned about */
 } pl_type_info;
 
 /* The row of type, or NULL. Safe for any number from a file. */
