@@ -13,6 +13,15 @@
 #define ROW_INT(id, n_bytes, f)                                                                                        \
     [PL_TYPE_##id] = {.name = #id, .block = 1, .bytes = n_bytes, .act = PL_ACT_NONE, .to_float = pl_##f##_to_float}
 
+/* Types that this build only decodes. */
+#define ROW_DECODED(id, n_block, n_bytes, activation, f)                                                               \
+    [PL_TYPE_##id] = {.name = #id,                                                                                     \
+                      .block = n_block,                                                                                \
+                      .bytes = n_bytes,                                                                                \
+                      .act = activation,                                                                               \
+                      .is_quantized = true,                                                                            \
+                      .to_float = pl_##f##_to_float}
+
 static const pl_type_info rows[PL_TYPE_COUNT] = {
     ROW(F32, 1, 4, PL_ACT_F32, false, f32),
     ROW(F16, 1, 2, PL_ACT_F32, false, f16),
@@ -26,6 +35,13 @@ static const pl_type_info rows[PL_TYPE_COUNT] = {
     ROW(Q4_K, 256, 2 + 2 + 12 + 128, PL_ACT_Q8K, true, q4_k),
     ROW(Q5_K, 256, 2 + 2 + 12 + 32 + 128, PL_ACT_Q8K, true, q5_k),
     ROW(Q6_K, 256, 128 + 64 + 16 + 2, PL_ACT_Q8K, true, q6_k),
+    ROW_DECODED(IQ2_XXS, 256, 2 + 8 * 8, PL_ACT_NONE, iq2_xxs),
+    ROW_DECODED(IQ2_XS, 256, 2 + 64 + 8, PL_ACT_NONE, iq2_xs),
+    ROW_DECODED(IQ2_S, 256, 2 + 32 + 32 + 8 + 8, PL_ACT_NONE, iq2_s),
+    ROW_DECODED(IQ3_XXS, 256, 2 + 64 + 32, PL_ACT_NONE, iq3_xxs),
+    ROW_DECODED(IQ3_S, 256, 2 + 64 + 8 + 32 + 4, PL_ACT_NONE, iq3_s),
+    ROW_DECODED(IQ1_S, 256, 2 + 32 + 16, PL_ACT_NONE, iq1_s),
+    ROW_DECODED(IQ1_M, 256, 32 + 16 + 8, PL_ACT_NONE, iq1_m),
     ROW_INT(I8, 1, i8),
     ROW_INT(I16, 2, i16),
     ROW_INT(I32, 4, i32),

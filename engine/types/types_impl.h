@@ -29,6 +29,15 @@ PL_TYPE_CONVERSIONS(q4_k);
 PL_TYPE_CONVERSIONS(q5_k);
 PL_TYPE_CONVERSIONS(q6_k);
 
+/* iq.c */
+void pl_iq2_xxs_to_float(const void *src, float *dst, int64_t n);
+void pl_iq2_xs_to_float(const void *src, float *dst, int64_t n);
+void pl_iq2_s_to_float(const void *src, float *dst, int64_t n);
+void pl_iq3_xxs_to_float(const void *src, float *dst, int64_t n);
+void pl_iq3_s_to_float(const void *src, float *dst, int64_t n);
+void pl_iq1_s_to_float(const void *src, float *dst, int64_t n);
+void pl_iq1_m_to_float(const void *src, float *dst, int64_t n);
+
 /* v to the nearest integer, ties to even, kept within low..high; low for NaN. |low| and |high| are below 2^22. */
 static inline int pl_round_within(float v, int low, int high)
 {

@@ -17,6 +17,7 @@ BLOCKS = 8
 HALVES = {  # byte offsets of the f16 fields of a block
     T.F16: (0,), T.Q8_0: (0,), T.Q4_0: (0,), T.Q4_1: (0, 2), T.Q5_0: (0,), T.Q5_1: (0, 2),
     T.Q4_K: (0, 2), T.Q5_K: (0, 2), T.Q6_K: (208,), T.BF16: (), T.F32: (), T.F64: (), T.I8: (), T.I16: (), T.I32: (), T.I64: (),
+    T.IQ2_XXS: (0,), T.IQ2_XS: (0,), T.IQ2_S: (0,), T.IQ3_XXS: (0,), T.IQ3_S: (0,), T.IQ1_S: (0,), T.IQ1_M: (),
 }
 PLAIN = {T.F32: np.float32, T.F64: np.float64, T.I8: np.int8, T.I16: np.int16, T.I32: np.int32, T.I64: np.int64}
 
@@ -29,6 +30,10 @@ def blocks_of(rng, kind):
         h = (rng.standard_normal(count) * 10.0 ** rng.integers(-7, 2, count)).astype(np.float16)
         h[0] = 0
         b[:, at:at + 2] = h.view(np.uint8).reshape(-1, 2)
+    if kind == T.IQ1_M:  # the half is spread over the upper four bits of the block's last four words
+        h = (rng.standard_normal(count) * 10.0 ** rng.integers(-7, 2, count)).astype(np.float16).view(np.uint16)
+        for i in range(4):
+            b[:, 49 + 2 * i] = b[:, 49 + 2 * i] & 15 | ((h >> 4 * i & 15) << 4).astype(np.uint8)
     if kind in (T.F32, T.F64):
         b = rng.standard_normal(count).astype(PLAIN[kind]).view(np.uint8).reshape(count, size)
     if kind == T.BF16:
