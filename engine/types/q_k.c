@@ -1,8 +1,11 @@
 /* Blocks of 256 whose sub-blocks have small integer scales of their own.
  *
+ *   Q2_K: 16 bytes of 4-bit scales and minima, 64 bytes, f16 d, f16 dmin       x = (d * sc) * q - (dmin * mn), 16 x 16
+ *   Q3_K: 32 bytes of third bits, 64 bytes, 12 bytes of 6-bit sc, f16 d        x = (d * (sc - 32)) * (q - 4), 16 x 16
  *   Q4_K: f16 d, f16 dmin, 12 bytes of 6-bit scales and minima, 128 bytes      x = (d * sc) * q - (dmin * mn), 8 x 32
  *   Q5_K: the same with 32 bytes of fifth bits before the 128                  likewise
  *   Q6_K: 128 bytes of low bits, 64 of high bits, 16 x int8 sc, f16 d          x = (d * sc) * (q - 32), 16 x 16
+ *   Q8_K: f32 d, 256 x int8, 16 x i16 sums of 16                               x = d * q
  *
  * Encoding searches per sub-block: for some step widths around the obvious one, round, solve the weighted least squares
  * for scale and minimum given those integers, and keep what leaves the smallest weighted error. Then the scales and
@@ -13,6 +16,55 @@
 
 #define N   256
 #define SUB 32 /* of Q4_K and Q5_K */
+
+/* Element i of Q2_K and Q3_K has its low bits in byte l + 32 h at 2 r, where i = 128 h + 32 r + l, and its third bit at
+ * bit 4 h + r of byte l. */
+static int low_of_23(const uint8_t *qs, int i)
+{
+    return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+/* The six-bit scale j of Q3_K's 12 bytes. */
+static int scale_of_3(const uint8_t *s, int j)
+{
+    return (s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4;
+}
+
+void pl_q2_k_to_float(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *b = src;
+    for (int64_t at = 0; at < n; at += N, b += 84) {
+        float d = pl_f16_to_f32(pl_get_u16(b + 80)), dmin = pl_f16_to_f32(pl_get_u16(b + 82));
+        for (int i = 0; i < N; i++) {
+            float ds = d * (float)(b[i / 16] & 15), dm = dmin * (float)(b[i / 16] >> 4);
+            float product = ds * (float)low_of_23(b + 16, i);
+            dst[at + i] = product - dm;
+        }
+    }
+}
+
+void pl_q3_k_to_float(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *b = src;
+    for (int64_t at = 0; at < n; at += N, b += 110) {
+        float d = pl_f16_to_f32(pl_get_u16(b + 108));
+        for (int i = 0; i < N; i++) {
+            int q = low_of_23(b + 32, i) | (b[i % 32] >> i / 32 & 1) << 2;
+            float scale = d * (float)(scale_of_3(b + 96, i / 16) - 32);
+            dst[at + i] = scale * (float)(q - 4);
+        }
+    }
+}
+
+void pl_q8_k_to_float(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *b = src;
+    for (int64_t at = 0; at < n; at += N, b += 292) {
+        float d;
+        memcpy(&d, b, sizeof d);
+        for (int i = 0; i < N; i++) dst[at + i] = d * (float)(int8_t)b[4 + i];
+    }
+}
 
 /* Scale and minimum j of the 12 packed bytes s. */
 static void unpack_scale(const uint8_t *s, int j, int *scale, int *minimum)

@@ -2,6 +2,7 @@
  * four bits of byte i, element i + 16 the high four; a fifth bit stands at bit i (or i + 16) of a 32-bit word.
  *
  *   Q8_0: d, 32 x int8               x = d * q
+ *   Q8_1: d, s, 32 x int8            x = d * q; s = d * sum of q
  *   Q4_0: d, 16 bytes                x = d * (q - 8)
  *   Q4_1: d, m, 16 bytes             x = d * q + m
  *   Q5_0: d, word, 16 bytes          x = d * (q - 16)
@@ -16,6 +17,15 @@ void pl_q8_0_to_float(const void *src, float *dst, int64_t n)
     for (int64_t at = 0; at < n; at += N, b += 2 + N) {
         float d = pl_f16_to_f32(pl_get_u16(b));
         for (int i = 0; i < N; i++) dst[at + i] = d * (float)(int8_t)b[2 + i];
+    }
+}
+
+void pl_q8_1_to_float(const void *src, float *dst, int64_t n)
+{
+    const uint8_t *b = src;
+    for (int64_t at = 0; at < n; at += N, b += 4 + N) {
+        float d = pl_f16_to_f32(pl_get_u16(b));
+        for (int i = 0; i < N; i++) dst[at + i] = d * (float)(int8_t)b[4 + i];
     }
 }
 

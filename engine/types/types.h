@@ -73,9 +73,9 @@ typedef struct pl_type_info {
     void (*to_float)(const void *src, float *dst, int64_t n);
     /* Encodes n elements; NULL where this build only decodes. Every element counts alike. */
     void (*from_float)(const float *src, void *dst, int64_t n);
-    /* Encodes n / n_per_row rows of n_per_row elements (a multiple of block) so that the sum of weights[column] * error^2
-     * becomes small. weights: n_per_row numbers >= 0, typically each column's mean square activation. NULL where
-     * importance cannot change what the format holds (floats, Q8_0). */
+    /* Encodes n / n_per_row rows of n_per_row elements (a multiple of block) so that the sum of weights[column] *
+     * error^2 becomes small. weights: n_per_row numbers >= 0, typically each column's mean square activation. NULL
+     * where importance cannot change what the format holds (floats, Q8_0). */
     void (*from_float_imatrix)(const float *src, void *dst, int64_t n, int64_t n_per_row, const float *weights);
     bool needs_imatrix; /* the format is so coarse that encoding without weights is to be refused or warned about */
 } pl_type_info;
@@ -88,6 +88,12 @@ bool pl_type_parse(pl_str name, pl_type *out);
 
 /* Bytes of a row of n elements: n must be a multiple of the block, and the type must have a row. */
 size_t pl_type_row_size(pl_type type, int64_t n);
+
+/* What the four bits of IQ4_NL and IQ4_XS stand for, and those of MXFP4 and NVFP4. */
+extern const int8_t pl_iq4_levels[16], pl_fp4_levels[16];
+/* The scales of MXFP4 and NVFP4 as floats that multiply the levels. */
+float pl_mxfp4_scale(uint8_t e);
+float pl_nvfp4_scale(uint8_t s);
 
 /* IEEE 754 half and bfloat16. Rounding to nearest even; NaN stays NaN. The same bits on every processor. */
 float pl_f16_to_f32(uint16_t h);

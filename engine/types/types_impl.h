@@ -19,12 +19,16 @@ void pl_i64_to_float(const void *src, float *dst, int64_t n);
 
 /* q_legacy.c */
 PL_TYPE_CONVERSIONS(q8_0);
+void pl_q8_1_to_float(const void *src, float *dst, int64_t n);
 PL_TYPE_CONVERSIONS(q4_0);
 PL_TYPE_CONVERSIONS(q4_1);
 PL_TYPE_CONVERSIONS(q5_0);
 PL_TYPE_CONVERSIONS(q5_1);
 
 /* q_k.c */
+void pl_q2_k_to_float(const void *src, float *dst, int64_t n);
+void pl_q3_k_to_float(const void *src, float *dst, int64_t n);
+void pl_q8_k_to_float(const void *src, float *dst, int64_t n);
 PL_TYPE_CONVERSIONS(q4_k);
 PL_TYPE_CONVERSIONS(q5_k);
 PL_TYPE_CONVERSIONS(q6_k);
@@ -37,6 +41,19 @@ void pl_iq3_xxs_to_float(const void *src, float *dst, int64_t n);
 void pl_iq3_s_to_float(const void *src, float *dst, int64_t n);
 void pl_iq1_s_to_float(const void *src, float *dst, int64_t n);
 void pl_iq1_m_to_float(const void *src, float *dst, int64_t n);
+/* iq4.c */
+void pl_iq4_nl_to_float(const void *src, float *dst, int64_t n);
+void pl_iq4_xs_to_float(const void *src, float *dst, int64_t n);
+
+/* ternary.c */
+void pl_tq1_0_to_float(const void *src, float *dst, int64_t n);
+void pl_tq2_0_to_float(const void *src, float *dst, int64_t n);
+void pl_q1_0_to_float(const void *src, float *dst, int64_t n);
+void pl_q2_0_to_float(const void *src, float *dst, int64_t n);
+
+/* fp4.c */
+void pl_mxfp4_to_float(const void *src, float *dst, int64_t n);
+void pl_nvfp4_to_float(const void *src, float *dst, int64_t n);
 
 /* v to the nearest integer, ties to even, kept within low..high; low for NaN. |low| and |high| are below 2^22. */
 static inline int pl_round_within(float v, int low, int high)
