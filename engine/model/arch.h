@@ -8,9 +8,12 @@
 #include "engine/graph/graph.h"
 #include "engine/model/hparams.h"
 
-/* What a weight is for. Layer weights first, then those of the whole model. */
+/* What a weight is for. Layer weights first, then those of the whole model. Each has one name in all files: arch.c. */
 typedef enum pl_slot {
     PL_W_ATTN_NORM,
+    PL_W_ATTN_NORM_B,
+    PL_W_ATTN_QKV,
+    PL_W_ATTN_QKV_B,
     PL_W_ATTN_Q,
     PL_W_ATTN_K,
     PL_W_ATTN_V,
@@ -19,19 +22,27 @@ typedef enum pl_slot {
     PL_W_ATTN_K_B,
     PL_W_ATTN_V_B,
     PL_W_ATTN_OUT_B,
+    PL_W_ATTN_Q_NORM,
+    PL_W_ATTN_K_NORM,
+    PL_W_ATTN_POST_NORM,
     PL_W_FFN_NORM,
+    PL_W_FFN_NORM_B,
     PL_W_FFN_GATE,
     PL_W_FFN_UP,
     PL_W_FFN_DOWN,
     PL_W_FFN_GATE_B,
     PL_W_FFN_UP_B,
     PL_W_FFN_DOWN_B,
+    PL_W_FFN_POST_NORM,
     PL_W_LAYER_COUNT,
     PL_W_TOKEN_EMBD = PL_W_LAYER_COUNT,
     PL_W_OUTPUT_NORM,
+    PL_W_OUTPUT_NORM_B,
     PL_W_OUTPUT,
+    PL_W_OUTPUT_B,
     PL_W_ROPE_FREQS,
-    PL_W_COUNT
+    PL_W_COUNT,
+    PL_W_NONE = -1
 } pl_slot;
 
 /* The length of a dimension, by its name in the hparams. */
@@ -39,35 +50,63 @@ typedef enum pl_dim {
     PL_DIM_END, /* no more dimensions */
     PL_DIM_EMBD,
     PL_DIM_VOCAB,
-    PL_DIM_Q,  /* d_head * n_head */
-    PL_DIM_KV, /* d_head * n_head_kv */
+    PL_DIM_Q,   /* d_head * n_head */
+    PL_DIM_KV,  /* d_head * n_head_kv */
+    PL_DIM_QKV, /* d_head * (n_head + 2 * n_head_kv) */
     PL_DIM_FF,
+    PL_DIM_FF2, /* 2 * n_ff: gate and up in one */
+    PL_DIM_HEAD,
+    PL_DIM_N_HEAD,
+    PL_DIM_N_HEAD_KV,
     PL_DIM_COUPLES /* n_rot / 2 */
 } pl_dim;
 
-enum {
-    PL_SPEC_OPTIONAL = 1,
-    PL_SPEC_PRECISE = 2 /* products with it are pl_mul_mat_precise */
-};
+/* Which stages need a weight of the whole model. */
+typedef enum pl_place { PL_PLACE_LAYER, PL_PLACE_EMBED, PL_PLACE_HEAD, PL_PLACE_ALL } pl_place;
 
 /* name is without "blk.N." for layer slots. Two dimensions are a matrix of any weight type; one is a vector, which is
  * f32. */
-typedef struct pl_weight_spec {
-    pl_slot slot;
+typedef struct pl_slot_info {
     const char *name;
     pl_dim dims[2];
+    pl_place place;
+    bool precise; /* products with it are pl_mul_mat_precise; arch.c says why */
+} pl_slot_info;
+const pl_slot_info *pl_slot_get(pl_slot slot);
+
+enum { PL_SPEC_OPTIONAL = 1 };
+
+/* A weight that an architecture has. */
+typedef struct pl_weight_spec {
+    pl_slot slot;
     int flags;
+    pl_dim dims[2]; /* PL_DIM_END: as in the slot's row */
 } pl_weight_spec;
+
+/* Groups of specs that most architectures share. An output that is absent is tied to the embedding. */
+/* clang-format off */
+#define PL_SPECS_MODEL {PL_W_TOKEN_EMBD, 0, {0}}, {PL_W_OUTPUT_NORM, 0, {0}}, {PL_W_OUTPUT, PL_SPEC_OPTIONAL, {0}}
+#define PL_SPECS_QKV {PL_W_ATTN_Q, 0, {0}}, {PL_W_ATTN_K, 0, {0}}, {PL_W_ATTN_V, 0, {0}}, {PL_W_ATTN_OUT, 0, {0}}
+#define PL_SPECS_QKV_BIAS                                                                                              \
+    {PL_W_ATTN_Q_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_K_B, PL_SPEC_OPTIONAL, {0}},                                    \
+    {PL_W_ATTN_V_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_OUT_B, PL_SPEC_OPTIONAL, {0}}
+#define PL_SPECS_GATED {PL_W_FFN_GATE, 0, {0}}, {PL_W_FFN_UP, 0, {0}}, {PL_W_FFN_DOWN, 0, {0}}
+#define PL_SPECS_GATED_BIAS                                                                                            \
+    {PL_W_FFN_GATE_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_FFN_UP_B, PL_SPEC_OPTIONAL, {0}},                                  \
+    {PL_W_FFN_DOWN_B, PL_SPEC_OPTIONAL, {0}}
+#define PL_SPECS_END {PL_W_COUNT, 0, {0}}
+/* clang-format on */
 
 /* The leaves of one graph. Inputs are written before each run; those that a stage does not need are NULL. */
 typedef struct pl_model_graph {
-    pl_tensor *ids;     /* i32 [n_rows], with the embedding */
-    pl_tensor *hidden;  /* f32 [n_embd, n_rows], without it */
-    pl_tensor *pos;     /* i32 [n_rows] */
-    pl_tensor *slots;   /* i32 [n_rows] */
-    pl_tensor *tables;  /* i32 [n_pages, n_rows]; a row is only read up to its position's page */
-    pl_tensor *rope;    /* f32 [n_rot, n_rows] */
-    pl_tensor *out_ids; /* i32 [n_out]: rows that want logits; with the head, and only when some rows do not */
+    pl_tensor *ids;         /* i32 [n_rows], with the embedding */
+    pl_tensor *hidden;      /* f32 [n_embd, n_rows], without it */
+    pl_tensor *pos;         /* i32 [n_rows] */
+    pl_tensor *slots;       /* i32 [n_rows] */
+    pl_tensor *tables;      /* i32 [n_pages, n_rows]; a row is only read up to its position's page */
+    pl_tensor *rope;        /* f32 [n_rot, n_rows] */
+    pl_tensor *temperature; /* f32 [1, 1, n_rows]: factors on q; only with pl_hparams.temperature */
+    pl_tensor *out_ids;     /* i32 [n_out]: rows that want logits; with the head, and only when some rows do not */
     /* Result: hidden [n_embd, n_rows], or logits [n_vocab, n_out], or NULL for a head without rows that want logits. */
     pl_tensor *result;
 } pl_model_graph;
@@ -86,22 +125,29 @@ typedef struct pl_build {
     pl_model_graph io;
 } pl_build;
 
+/* The feed-forward part: down(act(gate(x)) * up(x)), or down(act(up(x))). */
+typedef enum pl_ffn { PL_FFN_SWIGLU } pl_ffn;
+
 typedef struct pl_arch {
     const char *name; /* general.architecture */
     bool rope_neox;
-    const pl_weight_spec *specs; /* ends with name NULL */
+    pl_ffn ffn;
+    const pl_weight_spec *specs; /* ends with PL_SPECS_END */
     /* Keys beyond pl_hparams_read's, and what this architecture cannot be. NULL: nothing. */
     void (*check)(pl_hparams *hp, const pl_gguf *g, pl_problems *problems);
     /* Records the range of layers; inputs are in b->io. Returns the output: b->io's result, or what must still be
-     * computed when there is none. */
+     * computed when there is none. Most are pl_build_decoder (blocks.h). */
     pl_tensor *(*build)(pl_build *b);
 } pl_arch;
 
 /* The row of this name, or NULL. */
 const pl_arch *pl_arch_find(pl_str name);
-/* Whether the weight in this slot has PL_SPEC_PRECISE. A tied embedding stands in PL_W_OUTPUT when it is the output. */
+/* Whether products with the weight in this slot are precise. A tied embedding stands in PL_W_OUTPUT when it is the
+ * output. */
 bool pl_arch_is_precise(const pl_arch *arch, pl_slot slot);
 /* All names, for Hello and error texts: as many as *n says. */
 const char *const *pl_arch_names(size_t *n);
 
-extern const pl_arch pl_arch_llama;
+/* One line each in arch.c, and one file in arch/. */
+extern const pl_arch pl_arch_granite, pl_arch_llama, pl_arch_mistral3, pl_arch_olmo2, pl_arch_qwen2, pl_arch_qwen3,
+    pl_arch_smollm3;

@@ -34,11 +34,12 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
         if (b->kv[il]) pl_set_name(b->kv[il], "kv.%" PRId32, l);
         ok = ok && b->kv[il];
     }
-    /* rope_freqs is not a leaf: the stage reads it once, for the table. */
-    bool wanted[PL_W_COUNT] = {[PL_W_OUTPUT_NORM] = b->head, [PL_W_OUTPUT] = b->head};
-    wanted[PL_W_TOKEN_EMBD] = b->embed || (b->head && p->index.model[PL_W_OUTPUT] < 0);
     for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++) {
-        if (!wanted[s]) continue;
+        pl_place place = pl_slot_get(s)->place;
+        bool wanted = place == PL_PLACE_EMBED ? b->embed : place == PL_PLACE_HEAD && b->head;
+        if (s == PL_W_TOKEN_EMBD && b->head && p->index.model[PL_W_OUTPUT] < 0) wanted = true; /* tied */
+        /* What all stages have (rotary factors) is not a leaf: the stage reads it once, for the table. */
+        if (!wanted) continue;
         b->weights[s] = leaf(c, p, p->index.model[s], r);
         ok = ok && (b->weights[s] != NULL) == (p->index.model[s] >= 0);
     }
@@ -53,9 +54,12 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     io->slots = pl_new_input(c, PL_TYPE_I32, 1, &n, "slots");
     io->tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){r->n_pages, n}, "tables");
     io->rope = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->rope.n_rot, n}, "rope");
+    bool has_temperature = hp->temperature.scale != 0.0f;
+    if (has_temperature) io->temperature = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){1, 1, n}, "temperature");
     bool gathers = b->head && b->n_out > 0 && b->n_out < b->n_rows;
     if (gathers) io->out_ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){b->n_out}, "out_ids");
-    return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && io->rope && (io->out_ids || !gathers);
+    return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && io->rope &&
+           (io->temperature || !has_temperature) && (io->out_ids || !gathers);
 }
 
 pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows,

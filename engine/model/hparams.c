@@ -4,9 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "engine/base/fmath.h"
+
 /* Bounds far above any model that exists, and low enough that products of any three of them fit 64 bits and each fits
  * the graph's int32 parameters. */
-#define N_LAYER_MAX 4096
 #define N_EMBD_MAX  (1 << 20)
 #define N_HEAD_MAX  (1 << 14)
 #define D_HEAD_MAX  1024 /* the CPU's attention keeps rows of a head on its scratch */
@@ -73,6 +74,18 @@ bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool req
     }
     if (!isfinite(v)) {
         pl_problem(problems, "key %s is not finite", name);
+        return false;
+    }
+    *out = v;
+    return true;
+}
+
+bool pl_hparam_scale(const pl_gguf *g, const char *arch, const char *key, float *out, pl_problems *problems)
+{
+    float v = 0;
+    if (!pl_hparam_f32(g, arch, key, false, &v, problems) || v == 0.0f) return false;
+    if (v < 0.0f) {
+        pl_problem(problems, "key %s.%s: %g is negative", arch, key, (double)v);
         return false;
     }
     *out = v;
@@ -153,7 +166,7 @@ static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, co
 void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems)
 {
     memset(hp, 0, sizeof *hp);
-    hp->n_layer = count(g, arch, "block_count", 0, N_LAYER_MAX, problems);
+    hp->n_layer = count(g, arch, "block_count", 0, PL_N_LAYER_MAX, problems);
     hp->n_embd = count(g, arch, "embedding_length", 0, N_EMBD_MAX, problems);
     hp->n_head = count(g, arch, "attention.head_count", 0, N_HEAD_MAX, problems);
     hp->n_ff = count(g, arch, "feed_forward_length", 0, N_FF_MAX, problems);
@@ -174,9 +187,11 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_prob
                                    hp->d_head, d_value);
     }
 
-    if (pl_hparam_f32(g, arch, "attention.layer_norm_rms_epsilon", true, &hp->rms_eps, problems) &&
-        !(hp->rms_eps >= 0 && hp->rms_eps < 1))
-        pl_problem(problems, "key %s.attention.layer_norm_rms_epsilon: %g is not in 0..1", arch, (double)hp->rms_eps);
+    if (pl_hparam_f32(g, arch, "attention.layer_norm_rms_epsilon", true, &hp->norm_eps, problems) &&
+        !(hp->norm_eps >= 0 && hp->norm_eps < 1))
+        pl_problem(problems, "key %s.attention.layer_norm_rms_epsilon: %g is not in 0..1", arch, (double)hp->norm_eps);
+    hp->attn_scale = hp->d_head > 0 ? 1.0f / sqrtf((float)hp->d_head) : 1.0f;
+    hp->embd_scale = hp->residual_scale = hp->logit_scale = 1.0f;
     read_rope(&hp->rope, hp->d_head, hp->n_ctx_train > 0 ? hp->n_ctx_train : 1, g, arch, problems);
 
     /* The vocabulary is as large as the embedding has rows: vocab_size is absent from many files and wrong in some. */
@@ -193,4 +208,10 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_prob
         tokens.n != (uint64_t)hp->n_vocab)
         pl_problem(problems, "%" PRIu64 " tokens in the vocabulary and %" PRId32 " rows in token_embd.weight", tokens.n,
                    hp->n_vocab);
+}
+
+float pl_hparams_temperature(const pl_hparams *hp, int32_t pos)
+{
+    int32_t n_times = hp->temperature.n_ctx > 0 ? pos / hp->temperature.n_ctx : 0;
+    return (float)(1.0 + (double)hp->temperature.scale * pl_ln(1.0 + n_times));
 }

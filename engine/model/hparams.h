@@ -20,18 +20,38 @@ typedef struct pl_rope_params {
     float ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN */
 } pl_rope_params;
 
+/* What one layer has that others have not. */
+enum { PL_LAYER_NO_ROPE = 1 /* its attention knows no positions */ };
+#define PL_N_LAYER_MAX 4096
+
 typedef struct pl_hparams {
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train;
-    float rms_eps;
+    float norm_eps;
+    float attn_scale;     /* of q k^T: 1 / sqrt(d_head) unless the file says otherwise */
+    float embd_scale;     /* of the embedding's rows; 1 */
+    float residual_scale; /* of what each part of a layer adds; 1 */
+    float logit_scale;    /* of the logits; 1 */
+    /* q is multiplied by 1 + scale * ln(1 + floor(position / n_ctx)) ("Scalable-Softmax", Nakanishi 2025); scale 0:
+     * not. */
+    struct {
+        float scale;
+        int32_t n_ctx;
+    } temperature;
     pl_rope_params rope;
+    uint8_t layers[PL_N_LAYER_MAX]; /* PL_LAYER_ flags */
 } pl_hparams;
 
 /* Reads what all transformer decoders have in common; arch is the keys' prefix. Whatever is missing, odd or too large
  * goes into problems. hp is usable only when there were none. */
 void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems);
 
+/* The factor on the queries of a position (pl_hparams.temperature). */
+float pl_hparams_temperature(const pl_hparams *hp, int32_t pos);
+
 /* One key, with the prefix put in front. A missing required key and a wrong kind go into problems and give false. */
 bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool required, uint32_t *out,
                    pl_problems *problems);
+/* An optional positive factor; 0 stands for none, as in other readers. False and *out as it was when there is none. */
+bool pl_hparam_scale(const pl_gguf *g, const char *arch, const char *key, float *out, pl_problems *problems);
 bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool required, float *out,
                    pl_problems *problems);

@@ -122,12 +122,11 @@ size_t pl_model_stage_tensors(const pl_model_profile *p, int32_t layer_first, in
     list l = {0, out};
     bool embeds = layer_first == 0, head = layer_end == p->hp.n_layer;
     bool tied = p->index.model[PL_W_OUTPUT] < 0;
-    if (embeds || (head && tied)) add(&l, p->index.model[PL_W_TOKEN_EMBD]);
-    if (head) {
-        add(&l, p->index.model[PL_W_OUTPUT_NORM]);
-        add(&l, p->index.model[PL_W_OUTPUT]);
+    for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++) {
+        pl_place place = pl_slot_get(s)->place;
+        bool wanted = place == PL_PLACE_ALL || (place == PL_PLACE_EMBED ? embeds : head);
+        if (wanted || (s == PL_W_TOKEN_EMBD && head && tied)) add(&l, p->index.model[s]);
     }
-    add(&l, p->index.model[PL_W_ROPE_FREQS]);
     for (int32_t i = layer_first; i < layer_end; i++)
         for (int s = 0; s < PL_W_LAYER_COUNT; s++) add(&l, p->index.layers[i][s]);
     if (out) qsort(out, l.n, sizeof *out, by_index);
@@ -141,15 +140,14 @@ static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)
     const int32_t *model = p->index.model;
     int32_t list_of[PL_W_LAYER_COUNT + PL_W_COUNT];
     int n = 0;
-    if (unit == PL_UNIT_EMBED) {
-        list_of[n++] = model[PL_W_TOKEN_EMBD];
-    } else if (unit == PL_UNIT_HEAD) {
-        list_of[n++] = model[PL_W_OUTPUT_NORM];
-        list_of[n++] = model[PL_W_OUTPUT] >= 0 ? model[PL_W_OUTPUT] : model[PL_W_TOKEN_EMBD];
-    } else {
+    pl_place place = unit == PL_UNIT_EMBED  ? PL_PLACE_EMBED
+                     : unit == PL_UNIT_HEAD ? PL_PLACE_HEAD
+                                            : PL_PLACE_ALL; /* every stage has it: an upper bound counts it per layer */
+    for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++)
+        if (pl_slot_get(s)->place == place) list_of[n++] = model[s];
+    if (place == PL_PLACE_HEAD && model[PL_W_OUTPUT] < 0) list_of[n++] = model[PL_W_TOKEN_EMBD];
+    if (place == PL_PLACE_ALL)
         for (int s = 0; s < PL_W_LAYER_COUNT; s++) list_of[n++] = p->index.layers[unit][s];
-        list_of[n++] = model[PL_W_ROPE_FREQS]; /* every stage has it: an upper bound counts it per layer */
-    }
     for (int i = 0; i < n; i++)
         if (list_of[i] >= 0) sum += of(pl_gguf_tensor_at(p->g, (size_t)list_of[i]));
     return sum;

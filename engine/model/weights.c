@@ -12,7 +12,12 @@ static int64_t dim_of(const pl_hparams *hp, pl_dim d)
     case PL_DIM_VOCAB: return hp->n_vocab;
     case PL_DIM_Q: return (int64_t)hp->d_head * hp->n_head;
     case PL_DIM_KV: return (int64_t)hp->d_head * hp->n_head_kv;
+    case PL_DIM_QKV: return (int64_t)hp->d_head * (hp->n_head + 2 * (int64_t)hp->n_head_kv);
     case PL_DIM_FF: return hp->n_ff;
+    case PL_DIM_FF2: return 2 * (int64_t)hp->n_ff;
+    case PL_DIM_HEAD: return hp->d_head;
+    case PL_DIM_N_HEAD: return hp->n_head;
+    case PL_DIM_N_HEAD_KV: return hp->n_head_kv;
     case PL_DIM_COUPLES: return hp->rope.n_rot / 2;
     case PL_DIM_END: break;
     }
@@ -23,8 +28,9 @@ static int64_t dim_of(const pl_hparams *hp, pl_dim d)
 static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, const pl_hparams *hp,
                          pl_problems *problems)
 {
-    bool is_matrix = spec->dims[1] != PL_DIM_END;
-    int64_t ne0 = dim_of(hp, spec->dims[0]), ne1 = is_matrix ? dim_of(hp, spec->dims[1]) : 1;
+    const pl_dim *dims = spec->dims[0] == PL_DIM_END ? pl_slot_get(spec->slot)->dims : spec->dims;
+    bool is_matrix = dims[1] != PL_DIM_END;
+    int64_t ne0 = dim_of(hp, dims[0]), ne1 = is_matrix ? dim_of(hp, dims[1]) : 1;
     int name_size = (int)(t->name.size > 64 ? 64 : t->name.size);
     if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
         pl_problem(problems,
@@ -78,14 +84,15 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
 
     for (int32_t l = 0; l < hp->n_layer; l++)
         for (int s = 0; s < PL_W_LAYER_COUNT; s++) out->layers[l][s] = -1;
-    for (const pl_weight_spec *spec = arch->specs; spec->name; spec++) {
+    for (const pl_weight_spec *spec = arch->specs; spec->slot < PL_W_COUNT; spec++) {
+        const char *slot_name = pl_slot_get(spec->slot)->name;
         if (spec->slot >= PL_W_LAYER_COUNT) {
-            out->model[spec->slot] = find(g, spec->name, spec, hp, &index, used, problems);
+            out->model[spec->slot] = find(g, slot_name, spec, hp, &index, used, problems);
             continue;
         }
         for (int32_t l = 0; l < hp->n_layer; l++) {
             char name[128];
-            snprintf(name, sizeof name, "blk.%" PRId32 ".%s", l, spec->name);
+            snprintf(name, sizeof name, "blk.%" PRId32 ".%s", l, slot_name);
             out->layers[l][spec->slot] = find(g, name, spec, hp, &index, used, problems);
         }
     }

@@ -473,6 +473,10 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
         pl_rope_table_row(&s->rope, row->pos, s->rope_row);
         PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope->data + (size_t)i * k->io.rope->nb[1], s->rope_row,
                               k->io.rope->nb[1], err));
+        if (k->io.temperature) {
+            float factor = pl_hparams_temperature(&s->profile->hp, row->pos);
+            PL_TRY(b->vt->copy_in(b, (float *)k->io.temperature->data + i, &factor, sizeof factor, err));
+        }
     }
     PL_TRY(b->vt->copy_in(b, k->io.pos->data, s->pos, ints, err));
     PL_TRY(b->vt->copy_in(b, k->io.slots->data, s->slots + first, ints, err));
