@@ -50,7 +50,7 @@ static void product_thread(pl_team *team, int i, int n, void *user)
     if (i == 0) pl_cpu_mul_mat_begin(p->scratch);
     pl_team_barrier(team);
     const pl_tensor *dst = &p->dst;
-    pl_cpu_mul_mat(team, i, n, &dst, 1, p->scratch, &p->b->kernels);
+    pl_cpu_mul_mat(team, i, n, &dst, 1, NULL, p->scratch, &p->b->kernels);
 }
 
 static pl_tensor matrix(pl_type type, int64_t ne0, int64_t ne1, void *data)

@@ -1,9 +1,10 @@
 /* The CPU backend: a graph runs as one job of the pool, all threads walking the nodes together.
  *
- * A node is small or large. Small ones are run by thread 0 alone, one after the other without a fence, while the others
- * go on to the next large node and wait there; a large one is split among all threads, with a barrier on either side. In decoding
- * one token all but the products and attention are small, which is what keeps a layer at a handful of barriers. Which nodes are
- * small follows from shapes alone, and no result depends on it. */
+ * What runs is groups of nodes (engine/graph/fuse.h), most of them of one node. A group is small or large. Small ones are run by
+ * thread 0 alone, one after the other without a fence, while the others go on to the next large one and wait there; a large one
+ * is split among all threads, with a barrier on either side. In decoding one token all but the products and attention are small,
+ * which is what keeps a layer at a handful of barriers. Which groups are small follows from shapes alone, and no result depends
+ * on it. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -45,11 +46,23 @@ static const op_row ops[PL_OP_COUNT] = {
 
 static const cpu_backend *of(const pl_backend *b) { return (const cpu_backend *)b; }
 
-static bool is_small(const pl_tensor *t)
+static int64_t cost_of(const pl_tensor *t)
 {
-    if (t->op == PL_OP_MUL_MAT || ops[t->op].cost == ALWAYS_LARGE) return false;
+    if (t->op == PL_OP_MUL_MAT || ops[t->op].cost == ALWAYS_LARGE) return SMALL;
     const pl_tensor *sized = t->op == PL_OP_KV_STORE ? t->src[1] : t; /* not the whole cache, which its result is a view of */
-    return pl_tensor_elements(sized) * ops[t->op].cost < SMALL;
+    return pl_tensor_elements(sized) * ops[t->op].cost;
+}
+
+static bool is_nothing(const pl_tensor *t) { return t->op == PL_OP_VIEW || pl_tensor_elements(t) == 0; }
+
+/* A group whose rows are fewer than the threads would leave some without work, so one thread does it all. */
+static bool is_small(const pl_graph *g, const pl_graph_group *group, int n_threads)
+{
+    if (group->kind == PL_FUSE_ROWS && group->n_rows < n_threads) return true;
+    int64_t cost = 0;
+    for (int i = group->first; i < group->first + group->n && cost < SMALL; i++)
+        if (!is_nothing(pl_graph_node(g, i))) cost += cost_of(pl_graph_node(g, i));
+    return cost < SMALL;
 }
 
 typedef struct job {
@@ -58,15 +71,62 @@ typedef struct job {
     void *scratch;
 } job;
 
+/* One thread's view of the group that it runs. */
+typedef struct group_run {
+    const job *j;
+    const pl_graph_group *group;
+} group_run;
+
+/* The members behind the products that belong to a lane, on the part that the products have just computed. */
+static void run_results(void *user, int lane, int64_t row_first, int64_t row_end, int64_t col_first, int64_t col_end)
+{
+    const group_run *r = user;
+    const pl_graph_group *group = r->group;
+    const pl_cpu_part part = {row_first, row_end, col_first, col_end};
+    for (int i = group->first + group->n_products; i < group->first + group->n; i++) {
+        const pl_tensor *t = pl_graph_node(r->j->g, i);
+        if (pl_graph_lane(r->j->g, i) != lane) continue;
+        pl_cpu_op o = {.k = &r->j->b->kernels, .t = t, .scratch = r->j->scratch, .n_threads = 1, .part = &part};
+        ops[t->op].run(&o);
+    }
+}
+
+static void run_products(const job *j, const pl_graph_group *group, pl_team *team, int i_thread, int n_threads)
+{
+    const pl_tensor *dst[PL_CPU_MUL_MAT_TOGETHER];
+    group_run r = {j, group};
+    pl_cpu_results results = {.done = run_results, .user = &r};
+    for (int i = 0; i < group->n_products; i++) {
+        dst[i] = pl_graph_node(j->g, group->first + i);
+        results.lane[i] = pl_graph_lane(j->g, group->first + i);
+    }
+    bool follows = group->n > group->n_products;
+    pl_cpu_mul_mat(team, i_thread, n_threads, dst, group->n_products, follows ? &results : NULL, j->scratch,
+                   &j->b->kernels);
+}
+
+/* All members on part first, then on the next part, to part end - 1 of n: with as many parts as rows, part i is row i. */
+static void run_rows(const job *j, const pl_graph_group *group, int64_t first, int64_t end, int64_t n)
+{
+    for (int64_t row = first; row < end; row++)
+        for (int i = group->first; i < group->first + group->n; i++) {
+            const pl_tensor *t = pl_graph_node(j->g, i);
+            if (is_nothing(t)) continue;
+            pl_cpu_op o = {.k = &j->b->kernels, .t = t, .scratch = j->scratch, .i_thread = (int)row, .n_threads = (int)n};
+            ops[t->op].run(&o);
+        }
+}
+
 static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
 {
     const job *j = user;
     bool dirty = false; /* whether something ran since the last barrier */
     bool after_large = false;
-    for (int i = 0; i < pl_graph_n_nodes(j->g); i++) {
-        const pl_tensor *t = pl_graph_node(j->g, i);
-        if (t->op == PL_OP_VIEW || pl_tensor_elements(t) == 0) continue;
-        bool small = is_small(t);
+    for (int k = 0; k < pl_graph_n_groups(j->g); k++) {
+        const pl_graph_group *group = pl_graph_group_at(j->g, k);
+        const pl_tensor *t = pl_graph_node(j->g, group->first);
+        if (group->kind == PL_FUSE_NONE && is_nothing(t)) continue;
+        bool small = is_small(j->g, group, n_threads);
         if (n_threads > 1 && dirty && (!small || after_large)) {
             pl_team_barrier(team);
             dirty = false;
@@ -74,19 +134,18 @@ static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
         dirty = true;
         after_large = !small;
         if (t->op == PL_OP_MUL_MAT) {
-            const pl_tensor *together[PL_CPU_MUL_MAT_TOGETHER] = {t};
-            int n = 1;
-            for (int next = i + 1; n < PL_CPU_MUL_MAT_TOGETHER && next < pl_graph_n_nodes(j->g); next++) {
-                const pl_tensor *u = pl_graph_node(j->g, next);
-                if (u->op == PL_OP_VIEW || pl_tensor_elements(u) == 0) continue;
-                if (u->op != PL_OP_MUL_MAT || !pl_cpu_mul_mat_goes_with(t, u)) break;
-                together[n++] = u;
-                i = next;
-            }
-            pl_cpu_mul_mat(team, i_thread, n_threads, together, n, j->scratch, &j->b->kernels);
+            run_products(j, group, team, i_thread, n_threads);
             continue;
         }
         if (small && i_thread != 0) continue;
+        if (group->kind == PL_FUSE_ROWS) {
+            int64_t n = group->n_rows;
+            if (small)
+                run_rows(j, group, 0, 1, 1); /* whatever the rows are, as one */
+            else
+                run_rows(j, group, n * i_thread / n_threads, n * (i_thread + 1) / n_threads, n);
+            continue;
+        }
         if (t->op == PL_OP_ATTENTION && i_thread == 0) pl_cpu_mul_mat_begin(j->scratch); /* its scratch is written */
         pl_cpu_op o = {.k = &j->b->kernels,
                        .t = t,
@@ -212,6 +271,7 @@ static void backend_free(pl_backend *b) { pl_free(b); }
 
 static const pl_backend_vt vtable = {
     .name = "cpu",
+    .fusions = PL_FUSE_ALL,
     .free = backend_free,
     .buffer_new = buffer_new,
     .buffer_free = buffer_free,

@@ -184,23 +184,26 @@ static job job_of(const pl_tensor *dst, int n_threads, const pl_cpu_kernels *k)
     return j;
 }
 
-/* Chunk i of a product, counted over its panels. */
-static void run_chunk(const job *j, int64_t i)
+/* Chunk i of the products of a lane, counted over its panels, and what follows them. */
+static void run_chunk(const job *jobs, int n_jobs, int lane, const pl_cpu_results *results, int64_t i)
 {
-    int64_t token = i / j->n_chunks * j->panel, token_end = min64(j->n, token + j->panel);
-    int64_t first = i % j->n_chunks * j->chunk, end = min64(j->n_groups, first + j->chunk);
-    for (int64_t g = first; g < end; g += j->strip_groups)
-        strip(j, g, min64(end, g + j->strip_groups), token, token_end);
+    const job *leader = &jobs[lane];
+    int64_t token = i / leader->n_chunks * leader->panel, token_end = min64(leader->n, token + leader->panel);
+    int64_t first = i % leader->n_chunks * leader->chunk, end = min64(leader->n_groups, first + leader->chunk);
+    for (int at = lane; at < n_jobs; at++) {
+        const job *j = &jobs[at];
+        if (results ? results->lane[at] != lane : at != lane) continue;
+        for (int64_t g = first; g < end; g += j->strip_groups)
+            strip(j, g, min64(end, g + j->strip_groups), token, token_end);
+    }
+    int n_terms = leader->sizes.n_terms;
+    if (results)
+        results->done(results->user, lane, token / n_terms, token_end / n_terms, first * ROWS,
+                      min64(end * ROWS, leader->m));
 }
 
-bool pl_cpu_mul_mat_goes_with(const pl_tensor *a, const pl_tensor *b)
-{
-    return a->src[1] == b->src[1] && a->src[0]->op == PL_OP_NONE && b->src[0]->op == PL_OP_NONE &&
-           pl_type_get(a->src[0]->type)->act == pl_type_get(b->src[0]->type)->act && a->params.i[0] == b->params.i[0];
-}
-
-void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst, void *scratch,
-                    const pl_cpu_kernels *k)
+void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst,
+                    const pl_cpu_results *results, void *scratch, const pl_cpu_kernels *k)
 {
     PL_ASSERT(n_dst >= 1 && n_dst <= PL_CPU_MUL_MAT_TOGETHER);
     job jobs[PL_CPU_MUL_MAT_TOGETHER];
@@ -208,7 +211,8 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
     size_t each = 0; /* one place per thread, which serves all of the products */
     for (int i = 0; i < n_dst; i++) {
         jobs[i] = job_of(dst[i], n_threads, k);
-        ends[i] = total += (jobs[i].n + jobs[i].panel - 1) / jobs[i].panel * jobs[i].n_chunks;
+        bool leads = !results || results->lane[i] == i; /* the others' chunks are their leader's */
+        ends[i] = total += leads ? (jobs[i].n + jobs[i].panel - 1) / jobs[i].panel * jobs[i].n_chunks : 0;
         if (jobs[i].sizes.thread > each) each = jobs[i].sizes.thread;
     }
     const pl_mul_mat_scratch *of = &jobs[0].sizes; /* own and act are the same in all of them */
@@ -224,6 +228,6 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
     int at = 0;
     for (int64_t i = n_threads > 1 ? pl_team_next(team) : 0; i<total; i = n_threads> 1 ? pl_team_next(team) : i + 1) {
         while (i >= ends[at]) at++;
-        run_chunk(&jobs[at], at > 0 ? i - ends[at - 1] : i);
+        run_chunk(jobs, n_dst, at, results, at > 0 ? i - ends[at - 1] : i);
     }
 }

@@ -28,7 +28,7 @@
 
 #include "engine/base/pool.h"
 #include "engine/cpu/kernels.h"
-#include "engine/graph/tensor.h"
+#include "engine/graph/fuse.h"
 
 /* Whether the product dst = pl_mul_mat(w, x) can be computed here: two dimensions, a weight type of pack.h, f32 rows.
  */
@@ -41,13 +41,20 @@ size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads);
  */
 void pl_cpu_mul_mat_begin(void *scratch);
 
-/* How many products may be computed at once, and whether two of them may be: the same x, activations of the same kind,
- * weights that no operator computed. */
-enum { PL_CPU_MUL_MAT_TOGETHER = 4 };
-bool pl_cpu_mul_mat_goes_with(const pl_tensor *a, const pl_tensor *b);
+/* How many products may be computed at once: those that pl_fuse_products_match says may be. */
+enum { PL_CPU_MUL_MAT_TOGETHER = PL_FUSE_PRODUCTS_MAX };
 
-/* Computes n_dst products, each pair of which goes together, without a barrier between them. With several threads the
+/* What follows the products part by part (engine/graph/fuse.h): done is called by whoever has computed rows row_first to
+ * row_end - 1 and columns col_first to col_end - 1 of all products of a lane. lane[i] is the first product of i's lane;
+ * those of one lane have results of one shape. */
+typedef struct pl_cpu_results {
+    int lane[PL_CPU_MUL_MAT_TOGETHER];
+    void (*done)(void *user, int lane, int64_t row_first, int64_t row_end, int64_t col_first, int64_t col_end);
+    void *user;
+} pl_cpu_results;
+
+/* Computes n_dst products, each pair of which matches, without a barrier between them. With several threads the
  * team's counter must be at 0, as behind a barrier, and another barrier follows before dst is read or the next product
- * begins. */
-void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst, void *scratch,
-                    const pl_cpu_kernels *k);
+ * begins. results: NULL when nothing follows. */
+void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor *const *dst, int n_dst,
+                    const pl_cpu_results *results, void *scratch, const pl_cpu_kernels *k);

@@ -8,12 +8,18 @@
 #include "engine/cpu/kernels.h"
 #include "engine/graph/op.h"
 
+/* Elements col_first to col_end - 1 of rows row_first to row_end - 1, rows counted over dimensions 1 to 3. */
+typedef struct pl_cpu_part {
+    int64_t row_first, row_end, col_first, col_end;
+} pl_cpu_part;
+
 typedef struct pl_cpu_op {
     const pl_cpu_kernels *k;
     const pl_tensor *t;
     void *scratch; /* pl_cpu_attention_scratch bytes for attention, which leaves the head alone; not used by the others */
     pl_team *team; /* for chunk stealing; its counter is at 0 when an operator starts. NULL when n_threads is 1 */
     int i_thread, n_threads;
+    const pl_cpu_part *part; /* what to compute, for the elementwise operators of engine/graph/fuse.c; NULL: the thread's share */
 } pl_cpu_op;
 
 /* The part of n that thread i_thread takes: as even as can be. */

@@ -14,16 +14,13 @@ static void row_at(const pl_tensor *t, int64_t r, int64_t i[3])
 
 static float *row_of(const pl_tensor *t, const int64_t i[3]) { return pl_cpu_row(t, i[0], i[1], i[2]); }
 
-/* Elements col_first to col_end - 1 of rows row_first to row_end - 1: where there are fewer rows than threads, each
- * row is cut as well, at multiples of a cache line. Only for operators whose elements do not depend on each other. */
-typedef struct part {
-    int64_t row_first, row_end, col_first, col_end;
-} part;
-
-static part part_of(const pl_cpu_op *o)
+/* The thread's share, if no part is asked for: where there are fewer rows than threads, each row is cut as well, at
+ * multiples of a cache line. Only for operators whose elements do not depend on each other. */
+static pl_cpu_part part_of(const pl_cpu_op *o)
 {
+    if (o->part) return *o->part;
     int64_t n = o->t->ne[0], rows = pl_tensor_rows(o->t);
-    part p = {.col_end = n};
+    pl_cpu_part p = {.col_end = n};
     if (rows >= o->n_threads) {
         pl_cpu_split(o, rows, &p.row_first, &p.row_end);
         return p;
@@ -69,7 +66,7 @@ void pl_cpu_op_rms_norm(const pl_cpu_op *o)
 static void binary(const pl_cpu_op *o, void (*kernel)(float *, const float *, const float *, int64_t), bool is_add)
 {
     const pl_tensor *t = o->t, *a = t->src[0], *b = t->src[1];
-    part p = part_of(o);
+    pl_cpu_part p = part_of(o);
     int64_t i[3];
     for (int64_t r = p.row_first; r < p.row_end; r++) {
         row_at(t, r, i);
@@ -93,7 +90,7 @@ void pl_cpu_op_mul(const pl_cpu_op *o) { binary(o, o->k->mul, false); }
 void pl_cpu_op_scale(const pl_cpu_op *o)
 {
     const pl_tensor *t = o->t;
-    part p = part_of(o);
+    pl_cpu_part p = part_of(o);
     int64_t i[3];
     for (int64_t r = p.row_first; r < p.row_end; r++) {
         row_at(t, r, i);
@@ -104,7 +101,7 @@ void pl_cpu_op_scale(const pl_cpu_op *o)
 void pl_cpu_op_silu(const pl_cpu_op *o)
 {
     const pl_tensor *t = o->t;
-    part p = part_of(o);
+    pl_cpu_part p = part_of(o);
     int64_t i[3];
     for (int64_t r = p.row_first; r < p.row_end; r++) {
         row_at(t, r, i);
@@ -115,7 +112,7 @@ void pl_cpu_op_silu(const pl_cpu_op *o)
 void pl_cpu_op_swiglu(const pl_cpu_op *o)
 {
     const pl_tensor *t = o->t;
-    part p = part_of(o);
+    pl_cpu_part p = part_of(o);
     int64_t i[3];
     for (int64_t r = p.row_first; r < p.row_end; r++) {
         row_at(t, r, i);

@@ -3,7 +3,8 @@
  * Nodes are taken in order of execution. A result takes the bytes of a source that dies here when its operator can work
  * in place, else the smallest free block that holds it, else new bytes at the end. After the last use of a root its block goes
  * back to the free list, which is sorted by offset and merges neighbours; a free block that touches the end is grown instead
- * of left as a hole. Inputs stay for the whole run, so that a caller may write only what changed; outputs stay behind it. */
+ * of left as a hole. The nodes of a group (fuse.h) run at the same time: their sources go back when all of them are done.
+ * Inputs stay for the whole run, so that a caller may write only what changed; outputs stay behind it. */
 #include <string.h>
 
 #include "engine/base/alloc.h"
@@ -76,7 +77,7 @@ static void give_back(planner *p, size_t offset, size_t size)
 
 /* Whether t, node i, may be written over its source s: s covers all of its root, element for element as t does, dies here, and
  * no other source reads the same bytes in another order. */
-static bool can_replace(const pl_graph *g, const pl_tensor *t, int i, int s)
+static bool can_replace(const pl_graph *g, const pl_graph_group *group, const pl_tensor *t, int i, int s)
 {
     pl_tensor *a = t->src[s];
     if (!a || a->type != t->type || memcmp(a->ne, t->ne, sizeof a->ne) != 0 || !pl_tensor_is_contiguous(a)) return false;
@@ -89,15 +90,19 @@ static bool can_replace(const pl_graph *g, const pl_tensor *t, int i, int s)
         if (o == s || !b || pl_graph_root(b) != root) continue;
         if (b->view_offset != 0 || memcmp(b->ne, t->ne, sizeof b->ne) != 0 || memcmp(b->nb, a->nb, sizeof b->nb) != 0) return false;
     }
+    /* Another member of the group may still be reading other rows of it. */
+    for (int m = group->first; m < i; m++)
+        for (int o = 0; o < PL_MAX_SRC; o++)
+            if (g->nodes[m]->src[o] && pl_graph_root(g->nodes[m]->src[o]) == root) return false;
     return true;
 }
 
-static void place(planner *p, pl_tensor *t, int i)
+static void place(planner *p, const pl_graph_group *group, pl_tensor *t, int i)
 {
     pl_graph *g = p->g;
     int id = pl_graph_id(t);
     for (int s = 0; s < PL_MAX_SRC; s++) {
-        if (!(pl_op_table[t->op].in_place >> s & 1) || !can_replace(g, t, i, s)) continue;
+        if (!(pl_op_table[t->op].in_place >> s & 1) || !can_replace(g, group, t, i, s)) continue;
         int from = pl_graph_id(pl_graph_root(t->src[s]));
         g->offset[id] = g->offset[from];
         g->owner_of[from] = id; /* so that the source's end does not free the block */
@@ -131,10 +136,12 @@ pl_status pl_graph_plan(pl_graph *g, size_t align, size_t *peak, pl_error *err)
     }
     for (int i = 0; i < g->n_leaves; i++)
         if (!(g->leaves[i]->flags & PL_TENSOR_WEIGHT)) g->offset[pl_graph_id(g->leaves[i])] = take(&p, padded(&p, g->leaves[i]));
-    for (int i = 0; i < g->n_nodes; i++) {
-        pl_tensor *t = g->nodes[i];
-        if (!t->view_root) place(&p, t, i);
-        free_dead(&p, t, i);
+    for (int k = 0; k < g->n_groups; k++) {
+        const pl_graph_group *group = &g->groups[k];
+        int end = group->first + group->n;
+        for (int i = group->first; i < end; i++)
+            if (!g->nodes[i]->view_root) place(&p, group, g->nodes[i], i);
+        for (int i = group->first; i < end; i++) free_dead(&p, g->nodes[i], i);
     }
     if (p.overflow) return pl_fail(err, PL_ERR_BUDGET, "graph of %d nodes: its bytes do not fit into the address space", g->n_nodes);
     *peak = p.end;

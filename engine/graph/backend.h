@@ -3,13 +3,14 @@
  * Threads: one at a time per backend, except memory(), which any thread may call. */
 #pragma once
 
-#include "engine/graph/graph.h"
+#include "engine/graph/fuse.h"
 
 typedef struct pl_backend pl_backend;
 typedef struct pl_backend_buffer pl_backend_buffer;
 
 typedef struct pl_backend_vt {
     const char *name; /* "cpu" */
+    unsigned fusions; /* kinds of pl_fusion that compute() knows; for pl_graph_fuse */
     void (*free)(pl_backend *b);
 
     /* size bytes on the backend's alignment, zeroed. */

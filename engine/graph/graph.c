@@ -68,7 +68,7 @@ static void gather_products(pl_graph *g)
 }
 
 /* The last node that reads or writes each root's bytes, through whichever view. */
-static void find_last_uses(pl_graph *g)
+void pl_graph_find_last_uses(pl_graph *g)
 {
     for (int i = 0; i < g->n_ids; i++) g->last_use[i] = -1;
     for (int i = 0; i < g->n_nodes; i++) {
@@ -103,7 +103,9 @@ pl_status pl_graph_build(pl_graph **out, pl_graph_ctx *c, pl_tensor *const *outp
         g->last_use = pl_arena_alloc(a, n * sizeof *g->last_use);
         g->owner_of = pl_arena_alloc(a, n * sizeof *g->owner_of);
         g->free = pl_arena_alloc(a, (n + 1) * sizeof *g->free);
-        ok = g->nodes && g->leaves && g->offset && g->last_use && g->owner_of && g->free;
+        g->groups = pl_arena_alloc(a, n * sizeof *g->groups);
+        g->lane = pl_arena_alloc(a, n * sizeof *g->lane);
+        ok = g->nodes && g->leaves && g->offset && g->last_use && g->owner_of && g->free && g->groups && g->lane;
     }
     if (ok) {
         for (int i = 0; i < n_outputs; i++) {
@@ -112,7 +114,7 @@ pl_status pl_graph_build(pl_graph **out, pl_graph_ctx *c, pl_tensor *const *outp
         }
         for (size_t i = 0; i < n; i++) g->offset[i] = PL_GRAPH_UNPLANNED;
         gather_products(g);
-        find_last_uses(g);
+        pl_graph_fuse(g, PL_FUSE_NONE);
         *out = g;
     }
     pl_free(seen);

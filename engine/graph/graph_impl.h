@@ -1,7 +1,7 @@
 /* Private to engine/graph: what a context, a graph and an operator's row look like. */
 #pragma once
 
-#include "engine/graph/graph.h"
+#include "engine/graph/fuse.h"
 
 struct pl_graph_ctx {
     pl_arena arena;
@@ -38,4 +38,10 @@ struct pl_graph {
     int *last_use;        /* by id of a root: the last node that reads its bytes, n_nodes when they must stay */
     int *owner_of;        /* by id of a root: the root whose block it is in now, for blocks handed on in place */
     pl_graph_block *free; /* room for the planner's free list, n_ids + 1 of them */
+    pl_graph_group *groups; /* in order of execution, all nodes in one of them */
+    int8_t *lane;           /* by node: see pl_graph_lane */
+    int n_groups;
 };
+
+/* Finds last_use again, when the order of the nodes has changed. */
+void pl_graph_find_last_uses(pl_graph *g);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/base/alloc.h"
+#include "engine/graph/fuse.h"
 #include "engine/graph/scratch.h"
 #include "engine/model/kv.h"
 #include "engine/model/model.h"
@@ -246,7 +247,12 @@ static pl_status plan_layers(const pl_model_profile *p, pl_graph_request r, int3
     pl_graph *g;
     pl_model_graph io;
     pl_status s = pl_model_graph_build(&g, &io, c, p, &r, err);
+    /* Which fusions the backend will do is not known here: some bytes live longer with them and some shorter. */
+    size_t fused = 0;
     if (s == PL_OK) s = pl_graph_plan(g, PL_MODEL_ALIGN, peak, err);
+    if (s == PL_OK) pl_graph_fuse(g, PL_FUSE_ALL);
+    if (s == PL_OK) s = pl_graph_plan(g, PL_MODEL_ALIGN, &fused, err);
+    if (s == PL_OK && fused > *peak) *peak = fused;
     if (s == PL_OK) *n_tensors = (size_t)pl_graph_n_nodes(g) + (size_t)pl_graph_n_leaves(g);
     pl_graph_ctx_free(c);
     return s;

@@ -115,6 +115,7 @@ static pl_status make_graph(pl_stage *s, kept_graph *k, int32_t n_rows, int32_t 
     r.kv = graph_kv;
     r.user = s;
     if ((status = pl_model_graph_build(&k->graph, &k->io, k->ctx, s->profile, &r, err)) != PL_OK) goto fail;
+    if (!s->options.no_fuse) pl_graph_fuse(k->graph, s->backend->vt->fusions);
     size_t peak = 0;
     if ((status = pl_graph_plan(k->graph, PL_MODEL_ALIGN, &peak, err)) != PL_OK) goto fail;
     size_t scratch = s->backend->vt->scratch(s->backend, k->graph);

@@ -21,6 +21,7 @@ typedef struct pl_stage_options {
     pl_stage_shape shape;
     int32_t poll; /* see pl_pool_options; -1 default */
     bool pin;
+    bool no_fuse; /* every operator on its own: the same bits, slower */
 } pl_stage_options;
 
 /* weights[i] belongs to the i-th tensor of pl_model_stage_tensors(profile, first, end). header and profile are

@@ -89,7 +89,7 @@ typedef struct run {
 static void run_thread(pl_team *team, int i_thread, int n_threads, void *user)
 {
     const run *r = user;
-    pl_cpu_mul_mat(team, i_thread, n_threads, &r->dst, 1, r->scratch, r->k);
+    pl_cpu_mul_mat(team, i_thread, n_threads, &r->dst, 1, NULL, r->scratch, r->k);
 }
 
 /* dst [n][m] by the driver, with what lies behind each row and behind the scratch checked. */
@@ -341,7 +341,7 @@ static void run_sequence(pl_team *team, int i_thread, int n_threads, void *user)
     const run *r = user;
     for (int i = 0; i < SEQUENCE; i++) {
         const pl_tensor *dst = &r->dst[i];
-        pl_cpu_mul_mat(team, i_thread, n_threads, &dst, 1, r->scratch, r->k);
+        pl_cpu_mul_mat(team, i_thread, n_threads, &dst, 1, NULL, r->scratch, r->k);
         pl_team_barrier(team);
     }
 }
@@ -396,7 +396,7 @@ static void run_together(pl_team *team, int i_thread, int n_threads, void *user)
     const run *r = user;
     const pl_tensor *dst[PL_CPU_MUL_MAT_TOGETHER];
     for (int i = 0; i < PL_CPU_MUL_MAT_TOGETHER; i++) dst[i] = &r->dst[i];
-    pl_cpu_mul_mat(team, i_thread, n_threads, dst, PL_CPU_MUL_MAT_TOGETHER, r->scratch, r->k);
+    pl_cpu_mul_mat(team, i_thread, n_threads, dst, PL_CPU_MUL_MAT_TOGETHER, NULL, r->scratch, r->k);
 }
 
 /* Of types with different rows and of sizes with ragged ends, for tokens that all threads share and one that each makes
@@ -423,14 +423,15 @@ START_TEST(products_computed_at_once_give_what_they_give_alone)
                 dst[i] = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, rows[i], n, have[i]);
                 dst[i].src[0] = &w[i];
                 dst[i].src[1] = &xt;
+                dst[i].op = PL_OP_MUL_MAT;
                 dst[i].params.i[0] = _i;
-                ck_assert(pl_cpu_mul_mat_goes_with(&dst[0], &dst[i]));
+                ck_assert(pl_fuse_products_match(&dst[0], &dst[i]));
                 size_t need = pl_cpu_mul_mat_scratch(&dst[i], threads);
                 size = need > size ? need : size;
             }
             pl_tensor other = dst[1];
             other.params.i[0] = !_i; /* reads other activations */
-            ck_assert(!pl_cpu_mul_mat_goes_with(&dst[0], &other));
+            ck_assert(!pl_fuse_products_match(&dst[0], &other));
             pl_pool *pool = pool_of(threads);
             uint8_t *scratch = pl_alloc_aligned(64, size);
             pl_cpu_mul_mat_begin(scratch);
