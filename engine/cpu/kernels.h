@@ -77,6 +77,9 @@ typedef struct pl_cpu_kernels {
      *   Q4_1, Q5_1:        the same with q unsigned, then acc = acc + m * sx
      *   Q6_K:              acc = acc + (d * dx) * (float)(sum over sub-blocks j of sc[j] * (sum of q * qx over j, q signed))
      *   Q4_K, Q5_K:        the same with q unsigned, then acc = acc - (dmin * dx) * (float)(sum of m[j] * (sum of qx over j))
+     *   IQ types:          acc = acc + ((d * f) * dx) * (float)(sum over sub-blocks j of (2 s[j] + 1) * (sum of q * qx over j)) with
+     *                      f = 1 for IQ3_S, 1/4 for IQ3_XXS and 1/8 for the others; q is the grid's value under its sign, in IQ1_S
+     *                      and IQ1_M 8 times the grid's value plus the shift, which is 1 or -1
      * The integer sums are exact in int32, whatever their order. The two terms of a precise product's activation are two tokens. */
     void (*mm[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k, int tile);
 } pl_cpu_kernels;
@@ -90,6 +93,7 @@ void pl_cpu_ops_portable(pl_cpu_kernels *k);
 void pl_cpu_ops_avx2(pl_cpu_kernels *k);
 void pl_cpu_ops_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_portable(pl_cpu_kernels *k);
+void pl_cpu_mm_iq_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_avx2(pl_cpu_kernels *k);
 void pl_cpu_mm_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_avx512_vnni(pl_cpu_kernels *k);

@@ -47,6 +47,17 @@ static const field fields[PL_TYPE_COUNT][FIELDS_MAX + 1] = {
                       {8, 4, AS_IS, 160, .more = 2},
                       {8, 4, AS_IS, 64},
                       {8, 4, AS_IS, 96}},
+    [PL_TYPE_IQ2_XXS] = {{1, 2, AS_IS, 0}, {16, 4, AS_IS, 2}},
+    [PL_TYPE_IQ2_XS] = {{1, 2, AS_IS, 0}, {2, 4, AS_IS, 66}, {16, 4, AS_IS, 2}},
+    [PL_TYPE_IQ2_S] = {{1, 2, AS_IS, 0},
+                       {2, 4, AS_IS, 74},
+                       {2, 4, AS_IS, 66},
+                       {8, 4, AS_IS, 2, .more = 1},
+                       {8, 4, AS_IS, 34}},
+    [PL_TYPE_IQ3_XXS] = {{1, 2, AS_IS, 0}, {16, 4, AS_IS, 2}, {8, 4, AS_IS, 66}},
+    [PL_TYPE_IQ3_S] = {{1, 2, AS_IS, 0}, {1, 4, AS_IS, 106}, {2, 4, AS_IS, 66}, {8, 4, AS_IS, 74}, {16, 4, AS_IS, 2}},
+    [PL_TYPE_IQ1_S] = {{1, 2, AS_IS, 0}, {4, 4, AS_IS, 34}, {8, 4, AS_IS, 2}},
+    [PL_TYPE_IQ1_M] = {{2, 4, AS_IS, 48}, {4, 4, AS_IS, 32}, {8, 4, AS_IS, 0}},
 };
 
 static bool known(pl_type type)

@@ -17,6 +17,13 @@
  *   Q4_K        2304 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 32 x u32 nibbles
  *   Q5_K        2816 (block 256)    u16 d, u16 dmin, 3 x u32 scales, 8 x (u32 fifth, u32 nibbles), 24 x u32 nibbles
  *   Q6_K        3360 (block 256)    u16 d, 4 x u32 scales, 16 x (u32 upper, u32 nibbles, u32 nibbles)
+ *   IQ2_XXS     1056 (block 256)    u16 d, 8 x (u32 index, u32 rest)
+ *   IQ2_XS      1184 (block 256)    u16 d, 2 x u32 scales, 16 x u32 pairs
+ *   IQ2_S       1312 (block 256)    u16 d, 2 x u32 scales, 2 x u32 upper, 8 x (u32 index, u32 signs)
+ *   IQ3_XXS     1568 (block 256)    u16 d, 16 x u32 index, 8 x u32 rest
+ *   IQ3_S       1760 (block 256)    u16 d, u32 scales, 2 x u32 upper, 8 x u32 signs, 16 x u32 index
+ *   IQ1_S       800 (block 256)     u16 d, 4 x u32 upper, 8 x u32 index
+ *   IQ1_M       896 (block 256)     2 x u32 scales, 4 x u32 upper, 8 x u32 index
  *
  * The order within a block is that in which kernels read, which keeps the processor's prefetcher going.
  *
@@ -28,6 +35,7 @@
  *   fifth, Q5_0 Q5_1   k = 4j + b is bit 8b + j
  *   fifth, Q5_K        k = 32s + 4j + b is bit 8b + s of unit j
  *   upper, Q6_K        k = 128a + 32s + 4j + b is bits 2s and 2s + 1 of byte b of unit 8a + j
+ *   fields of IQ       the bytes of the plain block in their order (engine/types/iq.c says what is in them)
  *   scales             the bytes of the plain block in their order: 12 of six-bit scales and mins; 16 of int8 (Q6_K)
  *
  * Threads: every function may run in any thread; packing splits by rows. */

@@ -12,8 +12,10 @@
 
 enum { N_MAX = 33, M_MAX = 83, CANARY = 0x5a, PAD = 64 };
 
-static const pl_type types[] = {PL_TYPE_F32,  PL_TYPE_F16,  PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0, PL_TYPE_Q4_1,
-                                PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K};
+static const pl_type types[] = {PL_TYPE_F32,   PL_TYPE_F16,     PL_TYPE_BF16,   PL_TYPE_Q8_0,  PL_TYPE_Q4_0,
+                                PL_TYPE_Q4_1,  PL_TYPE_Q5_0,    PL_TYPE_Q5_1,   PL_TYPE_Q4_K,  PL_TYPE_Q5_K,
+                                PL_TYPE_Q6_K,  PL_TYPE_IQ2_XXS, PL_TYPE_IQ2_XS, PL_TYPE_IQ2_S, PL_TYPE_IQ3_XXS,
+                                PL_TYPE_IQ3_S, PL_TYPE_IQ1_S,   PL_TYPE_IQ1_M};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static const pl_isa isas[] = {PL_ISA_PORTABLE, PL_ISA_AVX2, PL_ISA_AVX2 | PL_ISA_AVX512,
@@ -48,6 +50,10 @@ static void make_weights(pl_rng *rng, pl_type type, int64_t k, int64_t n_rows, f
         case PL_TYPE_F32: memcpy(out + at, &d, 4); break;
         case PL_TYPE_BF16: memcpy(out + at, &b, 2); break;
         case PL_TYPE_Q6_K: put_f16(out + at + 208, d); break;
+        case PL_TYPE_IQ1_M: /* in the upper four bits of four words */
+            for (int i = 0; i < 4; i++)
+                out[at + 49 + 2 * i] = (uint8_t)((out[at + 49 + 2 * i] & 15) | (pl_f32_to_f16(d) >> 4 * i & 15) << 4);
+            break;
         case PL_TYPE_Q4_1:
         case PL_TYPE_Q5_1:
         case PL_TYPE_Q4_K:
