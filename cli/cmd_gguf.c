@@ -16,7 +16,7 @@ static pl_status dump(const char *path, bool json, pl_error *err)
     PL_TRY(pl_gguf_open(&g, path, err));
     pl_buf text = {0};
     pl_status s = pl_gguf_dump(g, (pl_gguf_dump_options){.json = json}, &text, err);
-    if (s == PL_OK) fwrite(text.data, 1, text.size, stdout);
+    if (s == PL_OK) cli_print(stdout, pl_buf_str(&text));
     pl_buf_fini(&text);
     pl_gguf_close(g);
     return s;

@@ -64,7 +64,7 @@ static void on_token(void *user, const pl_sampled *token, pl_str text)
 {
     (void)token;
     session *s = user;
-    fwrite(text.data, 1, text.size, stdout);
+    cli_print(stdout, text);
     fflush(stdout);
     pl_buf_add_str(&s->answer, text);
 }
@@ -83,7 +83,7 @@ static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_b
     session *s = user;
     s->generation = NULL;
     (void)stopped_by;
-    fwrite(text.data, 1, text.size, stdout);
+    cli_print(stdout, text);
     pl_buf_add_str(&s->answer, text);
     putchar('\n');
     fflush(stdout);
@@ -126,7 +126,7 @@ static pl_status answer(session *s, pl_error *err)
         if (status == PL_OK) status = pl_generation_tokenize_chat(s->h.m.vocab, pl_buf_str(&text), &tokens, err);
     } else if (status == PL_OK) {
         status = pl_tokenize(s->h.m.vocab, pl_buf_str(&s->prompt), true, true, &tokens, err);
-        if (!o->no_display_prompt) fwrite(s->prompt.data, 1, s->prompt.size, stdout);
+        if (!o->no_display_prompt) cli_print(stdout, pl_buf_str(&s->prompt));
     }
     if (status == PL_OK && tokens.size == 0) status = pl_fail(err, PL_ERR_INVALID, "the prompt is empty");
     g.request.tokens = (const int32_t *)(const void *)tokens.data;
@@ -251,7 +251,7 @@ static void begin(session *s)
     pl_error err;
     pl_buf text = {0};
     if (s->o->nodes.n > 0 && !s->o->quiet && pl_coordinator_plan_text(s->h.coordinator, &text, &err) == PL_OK)
-        fwrite(text.data, 1, text.size, stderr);
+        cli_print(stderr, pl_buf_str(&text));
     pl_buf_fini(&text);
     if (s->interactive) {
         fprintf(stderr, "%s. /help explains, Ctrl-D ends.\n", s->h.m.name);

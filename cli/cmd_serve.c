@@ -50,7 +50,7 @@ static void on_change(void *user)
     }
     pl_buf text = {0};
     if (!s->h.o->quiet && pl_coordinator_plan_text(s->h.coordinator, &text, &err) == PL_OK) {
-        fwrite(text.data, 1, text.size, stdout);
+        cli_print(stdout, pl_buf_str(&text));
         puts("READY");
         fflush(stdout);
     }

@@ -118,7 +118,7 @@ static pl_status show(const cli_options *o, pl_error *err)
     pl_json *v = NULL;
     pl_status s = get(o, &text, err);
     if (s == PL_OK && o->json)
-        fwrite(text.data, 1, text.size, stdout);
+        cli_print(stdout, pl_buf_str(&text));
     else if (s == PL_OK && (s = pl_json_parse(&v, pl_buf_str(&text), err)) == PL_OK)
         print_tables(v);
     pl_json_free(v);

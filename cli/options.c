@@ -223,6 +223,11 @@ static void print_wrapped(FILE *f, const char *text, int column, int indent)
     fputc('\n', f);
 }
 
+void cli_print(FILE *f, pl_str text)
+{
+    if (text.size > 0) fwrite(text.data, 1, text.size, f);
+}
+
 void cli_print_commands(FILE *f)
 {
     fputs("paceline runs one large language model across several machines.\n\nUsage: paceline COMMAND "

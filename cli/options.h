@@ -94,6 +94,8 @@ void cli_defaults(cli_options *o);
 /* Parses argv[1..]; on success *rest is the index of the first word that is not an option (argv is permuted). */
 PL_MUST_CHECK pl_status cli_parse(const command *c, cli_options *o, int argc, char **argv, int *rest, pl_error *err);
 
+/* Writes text to f. An empty text may have no data, which fwrite does not take. */
+void cli_print(FILE *f, pl_str text);
 void cli_print_commands(FILE *f);
 void cli_print_help(const command *c, FILE *f);
 void cli_print_man(const command *c, FILE *f); /* c NULL: paceline(1) itself */

@@ -190,7 +190,7 @@ pl_status node_fetch_start(node_stage *s, const node_blob *blobs, size_t n, void
         node_fetch_fini(f);
         return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to fetch %zu blobs", n);
     }
-    memcpy(f->blobs, blobs, n * sizeof *blobs);
+    if (n > 0) memcpy(f->blobs, blobs, n * sizeof *blobs);
     for (size_t i = 0; i < n; i++) f->hashes[i] = blobs[i].hash;
     f->n = f->n_left = n;
     f->then = then;
