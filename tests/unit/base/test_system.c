@@ -156,7 +156,7 @@ END_TEST
 
 START_TEST(an_rlimit_bounds_memory)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if PL_TEST_SANITIZED
     return; /* their shadow memory is address space as well */
 #endif
     struct rlimit r;
