@@ -37,9 +37,21 @@ typedef struct op_row {
 enum { ALWAYS_LARGE = 0, SMALL = 16384 };
 
 static const op_row ops[PL_OP_COUNT] = {
-    [PL_OP_GET_ROWS] = {pl_cpu_op_get_rows, 4}, [PL_OP_RMS_NORM] = {pl_cpu_op_rms_norm, 2}, [PL_OP_ADD] = {pl_cpu_op_add, 1},
-    [PL_OP_MUL] = {pl_cpu_op_mul, 1},           [PL_OP_SCALE] = {pl_cpu_op_scale, 1},       [PL_OP_SILU] = {pl_cpu_op_silu, 4},
-    [PL_OP_SWIGLU] = {pl_cpu_op_swiglu, 4},     [PL_OP_ROPE] = {pl_cpu_op_rope, 2},         [PL_OP_KV_STORE] = {pl_cpu_op_kv_store, 16},
+    [PL_OP_GET_ROWS] = {pl_cpu_op_get_rows, 4},
+    [PL_OP_RMS_NORM] = {pl_cpu_op_rms_norm, 2},
+    [PL_OP_LAYER_NORM] = {pl_cpu_op_layer_norm, 3},
+    [PL_OP_L2_NORM] = {pl_cpu_op_l2_norm, 2},
+    [PL_OP_ADD] = {pl_cpu_op_binary, 1},
+    [PL_OP_SUB] = {pl_cpu_op_binary, 1},
+    [PL_OP_MUL] = {pl_cpu_op_binary, 1},
+    [PL_OP_DIV] = {pl_cpu_op_binary, 2},
+    [PL_OP_SCALE] = {pl_cpu_op_elements, 1},
+    [PL_OP_CLAMP] = {pl_cpu_op_elements, 1},
+    [PL_OP_SOFTCAP] = {pl_cpu_op_elements, 6},
+    [PL_OP_UNARY] = {pl_cpu_op_elements, 4},
+    [PL_OP_GLU] = {pl_cpu_op_elements, 4},
+    [PL_OP_ROPE] = {pl_cpu_op_rope, 2},
+    [PL_OP_KV_STORE] = {pl_cpu_op_kv_store, 16},
     [PL_OP_ATTENTION] = {pl_cpu_op_attention, ALWAYS_LARGE},
     [PL_OP_COPY] = {pl_cpu_op_copy, 2},
 };

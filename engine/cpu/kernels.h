@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "engine/cpu/isa.h"
-#include "engine/types/types.h"
+#include "engine/graph/tensor.h"
 
 typedef struct pl_cpu_kernels {
     pl_isa isa;
@@ -26,18 +26,29 @@ typedef struct pl_cpu_kernels {
     /* y[i] = (x[i] * r) * w[i], or x[i] * r where w is NULL; r = 1 / sqrt(sum16(x[i] * x[i]) / n + eps), each step rounded to
      * f32, the square root correctly rounded. n > 0. */
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps);
-    /* y[i] = a[i] + b[i] */
+    /* c[i] = x[i] - sum16(x) / n; y[i] = c[i] * r, then * w[i] and + b[i] where they are not NULL;
+     * r = 1 / sqrt(sum16(c[i] * c[i]) / n + eps). n > 0. */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, int64_t n, float eps);
+    /* y[i] = x[i] * (1 / max(sqrt(sum16(x[i] * x[i])), eps)) */
+    void (*l2_norm)(float *y, const float *x, int64_t n, float eps);
+    /* y[i] = a[i] + b[i], - , * and / */
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    /* y[i] = a[i] * b[i] */
+    void (*sub)(float *y, const float *a, const float *b, int64_t n);
     void (*mul)(float *y, const float *a, const float *b, int64_t n);
+    void (*div)(float *y, const float *a, const float *b, int64_t n);
     /* y[i] = x[i] * s */
     void (*scale)(float *y, const float *x, float s, int64_t n);
-    /* y[i] = pl_expf(x[i]) */
-    void (*exp)(float *y, const float *x, int64_t n);
-    /* y[i] = x[i] / (1 + pl_expf(-x[i])) */
-    void (*silu)(float *y, const float *x, int64_t n);
-    /* y[i] = (gate[i] / (1 + pl_expf(-gate[i]))) * up[i] */
-    void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
+    /* y[i] = x[i] * s + b, two roundings */
+    void (*scale_add)(float *y, const float *x, float s, float b, int64_t n);
+    /* y[i] = most < x[i] ? most : x[i], then least > that ? least : that */
+    void (*clamp)(float *y, const float *x, float least, float most, int64_t n);
+    /* y[i] = pl_tanhf(x[i] * (1 / cap)) * cap */
+    void (*softcap)(float *y, const float *x, float cap, int64_t n);
+    /* y[i] = fn(x[i]): engine/base/fmath.h's pl_siluf, pl_geluf, pl_gelu_tanhf, pl_gelu_quickf, pl_sigmoidf, pl_tanhf,
+     * pl_expf; RELU: r = x < 0 ? 0 : x, RELU2: r * r. */
+    void (*unary[PL_FN_COUNT])(float *y, const float *x, int64_t n);
+    /* y[i] = fn(gate[i]) * up[i] */
+    void (*glu[PL_FN_COUNT])(float *y, const float *gate, const float *up, int64_t n);
 
     /* Rotates the n_head heads of one token; heads are x_stride and y_stride floats apart. For couple j < n_rot / 2, with
      * c = cs[2j], s = cs[2j + 1]: y0 = x0 * c - x1 * s, y1 = x0 * s + x1 * c. Couples are (2j, 2j + 1) in rope_norm and

@@ -37,11 +37,10 @@ static inline void *pl_cpu_row(const pl_tensor *t, int64_t i1, int64_t i2, int64
 
 void pl_cpu_op_get_rows(const pl_cpu_op *o);
 void pl_cpu_op_rms_norm(const pl_cpu_op *o);
-void pl_cpu_op_add(const pl_cpu_op *o);
-void pl_cpu_op_mul(const pl_cpu_op *o);
-void pl_cpu_op_scale(const pl_cpu_op *o);
-void pl_cpu_op_silu(const pl_cpu_op *o);
-void pl_cpu_op_swiglu(const pl_cpu_op *o);
+void pl_cpu_op_layer_norm(const pl_cpu_op *o);
+void pl_cpu_op_l2_norm(const pl_cpu_op *o);
+void pl_cpu_op_binary(const pl_cpu_op *o);   /* ADD, SUB, MUL, DIV */
+void pl_cpu_op_elements(const pl_cpu_op *o); /* SCALE, CLAMP, SOFTCAP, UNARY, GLU */
 void pl_cpu_op_rope(const pl_cpu_op *o);
 void pl_cpu_op_copy(const pl_cpu_op *o);
 void pl_cpu_op_kv_store(const pl_cpu_op *o);

@@ -63,9 +63,40 @@ void pl_cpu_op_rms_norm(const pl_cpu_op *o)
     }
 }
 
-static void binary(const pl_cpu_op *o, void (*kernel)(float *, const float *, const float *, int64_t), bool is_add)
+void pl_cpu_op_layer_norm(const pl_cpu_op *o)
 {
+    const pl_tensor *t = o->t, *x = t->src[0];
+    const float *w = t->src[1] ? t->src[1]->data : NULL, *b = t->src[2] ? t->src[2]->data : NULL;
+    int64_t n_groups = t->params.i[1], width = t->ne[0] / n_groups, first, end, i[3];
+    pl_cpu_split(o, pl_tensor_rows(t), &first, &end);
+    for (int64_t r = first; r < end; r++) {
+        row_at(t, r, i);
+        float *y = row_of(t, i);
+        const float *from = row_of(x, i);
+        for (int64_t at = 0; at < t->ne[0]; at += width)
+            o->k->layer_norm(y + at, from + at, w ? w + at : NULL, b ? b + at : NULL, width, t->params.f[0]);
+    }
+}
+
+void pl_cpu_op_l2_norm(const pl_cpu_op *o)
+{
+    const pl_tensor *t = o->t;
+    int64_t first, end, i[3];
+    pl_cpu_split(o, pl_tensor_rows(t), &first, &end);
+    for (int64_t r = first; r < end; r++) {
+        row_at(t, r, i);
+        o->k->l2_norm(row_of(t, i), row_of(t->src[0], i), t->ne[0], t->params.f[0]);
+    }
+}
+
+void pl_cpu_op_binary(const pl_cpu_op *o)
+{
+    const pl_cpu_kernels *k = o->k;
     const pl_tensor *t = o->t, *a = t->src[0], *b = t->src[1];
+    void (*kernel)(float *, const float *, const float *, int64_t) = t->op == PL_OP_ADD   ? k->add
+                                                                     : t->op == PL_OP_SUB ? k->sub
+                                                                     : t->op == PL_OP_MUL ? k->mul
+                                                                                          : k->div;
     pl_cpu_part p = part_of(o);
     int64_t i[3];
     for (int64_t r = p.row_first; r < p.row_end; r++) {
@@ -76,48 +107,41 @@ static void binary(const pl_cpu_op *o, void (*kernel)(float *, const float *, co
         const float *xa = row_of(a, i), *xb = row_of(b, ib);
         if (b->ne[0] == t->ne[0]) {
             kernel(y + p.col_first, xa + p.col_first, xb + p.col_first, p.col_end - p.col_first);
-        } else if (is_add) {
-            for (int64_t c = p.col_first; c < p.col_end; c++) y[c] = xa[c] + xb[0];
-        } else {
-            o->k->scale(y + p.col_first, xa + p.col_first, xb[0], p.col_end - p.col_first);
+            continue;
         }
+        enum { WIDTH = 64 };
+        float same[WIDTH];
+        for (int c = 0; c < WIDTH; c++) same[c] = xb[0];
+        for (int64_t c = p.col_first; c < p.col_end; c += WIDTH)
+            kernel(y + c, xa + c, same, p.col_end - c < WIDTH ? p.col_end - c : WIDTH);
     }
 }
 
-void pl_cpu_op_add(const pl_cpu_op *o) { binary(o, o->k->add, true); }
-void pl_cpu_op_mul(const pl_cpu_op *o) { binary(o, o->k->mul, false); }
-
-void pl_cpu_op_scale(const pl_cpu_op *o)
+/* Operators of one source, element by element, and of two that have one shape. */
+void pl_cpu_op_elements(const pl_cpu_op *o)
 {
+    const pl_cpu_kernels *k = o->k;
     const pl_tensor *t = o->t;
+    const float *f = t->params.f;
     pl_cpu_part p = part_of(o);
-    int64_t i[3];
+    int64_t i[3], n = p.col_end - p.col_first;
     for (int64_t r = p.row_first; r < p.row_end; r++) {
         row_at(t, r, i);
-        o->k->scale(row_of(t, i) + p.col_first, row_of(t->src[0], i) + p.col_first, t->params.f[0], p.col_end - p.col_first);
-    }
-}
-
-void pl_cpu_op_silu(const pl_cpu_op *o)
-{
-    const pl_tensor *t = o->t;
-    pl_cpu_part p = part_of(o);
-    int64_t i[3];
-    for (int64_t r = p.row_first; r < p.row_end; r++) {
-        row_at(t, r, i);
-        o->k->silu(row_of(t, i) + p.col_first, row_of(t->src[0], i) + p.col_first, p.col_end - p.col_first);
-    }
-}
-
-void pl_cpu_op_swiglu(const pl_cpu_op *o)
-{
-    const pl_tensor *t = o->t;
-    pl_cpu_part p = part_of(o);
-    int64_t i[3];
-    for (int64_t r = p.row_first; r < p.row_end; r++) {
-        row_at(t, r, i);
-        o->k->swiglu(row_of(t, i) + p.col_first, row_of(t->src[0], i) + p.col_first, row_of(t->src[1], i) + p.col_first,
-                     p.col_end - p.col_first);
+        float *y = row_of(t, i) + p.col_first;
+        const float *x = row_of(t->src[0], i) + p.col_first;
+        switch (t->op) {
+        case PL_OP_SCALE:
+            if (f[1] == 0.0f)
+                k->scale(y, x, f[0], n);
+            else
+                k->scale_add(y, x, f[0], f[1], n);
+            break;
+        case PL_OP_CLAMP: k->clamp(y, x, f[0], f[1], n); break;
+        case PL_OP_SOFTCAP: k->softcap(y, x, f[0], n); break;
+        case PL_OP_UNARY: k->unary[t->params.i[0]](y, x, n); break;
+        case PL_OP_GLU: k->glu[t->params.i[0]](y, x, row_of(t->src[1], i) + p.col_first, n); break;
+        default: PL_ASSERT(false);
+        }
     }
 }
 

@@ -18,26 +18,16 @@ typedef struct fuser {
 
 static bool same_shape(const pl_tensor *a, const pl_tensor *b) { return memcmp(a->ne, b->ne, sizeof a->ne) == 0; }
 
-static bool is_elementwise(pl_op op)
-{
-    switch (op) {
-    case PL_OP_ADD:
-    case PL_OP_MUL:
-    case PL_OP_SCALE:
-    case PL_OP_SILU:
-    case PL_OP_SWIGLU: return true;
-    default: return false;
-    }
-}
+static bool is_elementwise(pl_op op) { return pl_op_table[op].parts == PL_PARTS_ELEMENTS; }
 
 /* Into how many rows, each computed alone, the operator falls; 0 when it does not. */
 static int64_t rows_of(const pl_tensor *t)
 {
+    if (pl_op_table[t->op].parts == PL_PARTS_NONE) return 0;
     switch (t->op) {
-    case PL_OP_RMS_NORM: return pl_tensor_rows(t);
     case PL_OP_ROPE: return t->ne[2];
     case PL_OP_KV_STORE: return t->src[1]->ne[2];
-    default: return is_elementwise(t->op) ? pl_tensor_rows(t) : 0;
+    default: return pl_tensor_rows(t);
     }
 }
 

@@ -17,9 +17,17 @@ typedef struct pl_graph_tensor {
 static inline int pl_graph_id(const pl_tensor *t) { return ((const pl_graph_tensor *)t)->id; }
 static inline pl_tensor *pl_graph_root(pl_tensor *t) { return t->view_root ? t->view_root : t; }
 
+/* How an operator's result falls into parts that can be computed apart. */
+typedef enum pl_op_parts {
+    PL_PARTS_NONE = 0,
+    PL_PARTS_ROWS,    /* row i of the result needs row i of its sources alone */
+    PL_PARTS_ELEMENTS /* the same of elements: any part of a row can be computed apart */
+} pl_op_parts;
+
 typedef struct pl_op_info {
     const char *name;
     uint32_t in_place; /* bit i: the result may take the bytes of source i, which has its shape and order */
+    pl_op_parts parts; /* what fusion may do with it */
 } pl_op_info;
 
 extern const pl_op_info pl_op_table[PL_OP_COUNT];

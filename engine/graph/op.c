@@ -9,14 +9,20 @@ const pl_op_info pl_op_table[PL_OP_COUNT] = {
     [PL_OP_VIEW] = {"view", 0},
     [PL_OP_GET_ROWS] = {"get_rows", 0},
     [PL_OP_MUL_MAT] = {"mul_mat", 0},
-    [PL_OP_RMS_NORM] = {"rms_norm", 1},
-    [PL_OP_ADD] = {"add", 3},
-    [PL_OP_MUL] = {"mul", 3},
-    [PL_OP_SCALE] = {"scale", 1},
-    [PL_OP_SILU] = {"silu", 1},
-    [PL_OP_SWIGLU] = {"swiglu", 3},
-    [PL_OP_ROPE] = {"rope", 1},
-    [PL_OP_KV_STORE] = {"kv_store", 0},
+    [PL_OP_RMS_NORM] = {"rms_norm", 1, PL_PARTS_ROWS},
+    [PL_OP_LAYER_NORM] = {"layer_norm", 1, PL_PARTS_ROWS},
+    [PL_OP_L2_NORM] = {"l2_norm", 1, PL_PARTS_ROWS},
+    [PL_OP_ADD] = {"add", 3, PL_PARTS_ELEMENTS},
+    [PL_OP_SUB] = {"sub", 3, PL_PARTS_ELEMENTS},
+    [PL_OP_MUL] = {"mul", 3, PL_PARTS_ELEMENTS},
+    [PL_OP_DIV] = {"div", 3, PL_PARTS_ELEMENTS},
+    [PL_OP_SCALE] = {"scale", 1, PL_PARTS_ELEMENTS},
+    [PL_OP_CLAMP] = {"clamp", 1, PL_PARTS_ELEMENTS},
+    [PL_OP_SOFTCAP] = {"softcap", 1, PL_PARTS_ELEMENTS},
+    [PL_OP_UNARY] = {"unary", 1, PL_PARTS_ELEMENTS},
+    [PL_OP_GLU] = {"glu", 3, PL_PARTS_ELEMENTS},
+    [PL_OP_ROPE] = {"rope", 1, PL_PARTS_ROWS},
+    [PL_OP_KV_STORE] = {"kv_store", 0, PL_PARTS_ROWS},
     [PL_OP_ATTENTION] = {"attention", 0},
     [PL_OP_COPY] = {"copy", 0},
 };
@@ -187,6 +193,37 @@ pl_tensor *pl_rms_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, float e
     return t;
 }
 
+static bool is_vector(const pl_tensor *t, int64_t n)
+{
+    return is_f32(t) && rows_are_dense(t) && t->ne[0] == n && pl_tensor_rows(t) == 1;
+}
+
+pl_tensor *pl_group_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, pl_tensor *bias, int n_groups, float eps)
+{
+    if (!x) return NULL;
+    PL_ASSERT((!weight || is_vector(weight, x->ne[0])) && (!bias || is_vector(bias, x->ne[0])));
+    PL_ASSERT(x->ne[0] > 0 && n_groups > 0 && x->ne[0] % n_groups == 0);
+    pl_tensor *t = like(c, PL_OP_LAYER_NORM, x, weight);
+    if (!t) return NULL;
+    t->src[2] = bias;
+    t->params.f[0] = eps;
+    t->params.i[1] = n_groups;
+    return t;
+}
+
+pl_tensor *pl_layer_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, pl_tensor *bias, float eps)
+{
+    return pl_group_norm(c, x, weight, bias, 1, eps);
+}
+
+pl_tensor *pl_l2_norm(pl_graph_ctx *c, pl_tensor *x, float eps)
+{
+    if (!x) return NULL;
+    pl_tensor *t = like(c, PL_OP_L2_NORM, x, NULL);
+    if (t) t->params.f[0] = eps;
+    return t;
+}
+
 static pl_tensor *binary(pl_graph_ctx *c, pl_op op, pl_tensor *a, pl_tensor *b)
 {
     if (!a || !b) return NULL;
@@ -196,24 +233,56 @@ static pl_tensor *binary(pl_graph_ctx *c, pl_op op, pl_tensor *a, pl_tensor *b)
 }
 
 pl_tensor *pl_add(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b) { return binary(c, PL_OP_ADD, a, b); }
+pl_tensor *pl_sub(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b) { return binary(c, PL_OP_SUB, a, b); }
 pl_tensor *pl_mul(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b) { return binary(c, PL_OP_MUL, a, b); }
+pl_tensor *pl_div(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b) { return binary(c, PL_OP_DIV, a, b); }
 
-pl_tensor *pl_scale(pl_graph_ctx *c, pl_tensor *a, float s)
+/* An elementwise operator with two numbers. */
+static pl_tensor *with_numbers(pl_graph_ctx *c, pl_op op, pl_tensor *a, float f0, float f1)
 {
     if (!a) return NULL;
-    pl_tensor *t = like(c, PL_OP_SCALE, a, NULL);
-    if (t) t->params.f[0] = s;
+    pl_tensor *t = like(c, op, a, NULL);
+    if (!t) return NULL;
+    t->params.f[0] = f0;
+    t->params.f[1] = f1;
     return t;
 }
 
-pl_tensor *pl_silu(pl_graph_ctx *c, pl_tensor *a) { return a ? like(c, PL_OP_SILU, a, NULL) : NULL; }
+pl_tensor *pl_scale(pl_graph_ctx *c, pl_tensor *a, float s) { return with_numbers(c, PL_OP_SCALE, a, s, 0); }
+pl_tensor *pl_scale_add(pl_graph_ctx *c, pl_tensor *a, float s, float b) { return with_numbers(c, PL_OP_SCALE, a, s, b); }
 
-pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up)
+pl_tensor *pl_clamp(pl_graph_ctx *c, pl_tensor *a, float least, float most)
+{
+    PL_ASSERT(least <= most);
+    return with_numbers(c, PL_OP_CLAMP, a, least, most);
+}
+
+pl_tensor *pl_softcap(pl_graph_ctx *c, pl_tensor *a, float cap)
+{
+    PL_ASSERT(cap > 0);
+    return with_numbers(c, PL_OP_SOFTCAP, a, cap, 0);
+}
+
+pl_tensor *pl_unary(pl_graph_ctx *c, pl_tensor *a, pl_fn fn)
+{
+    if (!a) return NULL;
+    PL_ASSERT((unsigned)fn < PL_FN_COUNT);
+    pl_tensor *t = like(c, PL_OP_UNARY, a, NULL);
+    if (t) t->params.i[0] = fn;
+    return t;
+}
+
+pl_tensor *pl_glu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up, pl_fn fn)
 {
     if (!gate || !up) return NULL;
-    PL_ASSERT(is_f32(up) && rows_are_dense(up) && same_shape(gate, up));
-    return like(c, PL_OP_SWIGLU, gate, up);
+    PL_ASSERT(is_f32(up) && rows_are_dense(up) && same_shape(gate, up) && (unsigned)fn < PL_FN_COUNT);
+    pl_tensor *t = like(c, PL_OP_GLU, gate, up);
+    if (t) t->params.i[0] = fn;
+    return t;
 }
+
+pl_tensor *pl_silu(pl_graph_ctx *c, pl_tensor *a) { return pl_unary(c, a, PL_FN_SILU); }
+pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up) { return pl_glu(c, gate, up, PL_FN_SILU); }
 
 pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, bool neox)
 {

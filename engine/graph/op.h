@@ -38,12 +38,33 @@ pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x);
 /* x / sqrt(mean(x^2) + eps) along ne[0]; then times weight [ne0] f32 when that is not NULL (Zhang and Sennrich 2019). */
 pl_tensor *pl_rms_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, float eps);
 
-/* Element by element; b is repeated over the dimensions in which it has one element. */
+/* (x - mean) / sqrt(variance + eps) along ne[0] (Ba et al. 2016); then times weight and plus bias [ne0] f32, where they are not
+ * NULL. pl_group_norm does so within each of n_groups equal parts of a row (Wu and He 2018). */
+pl_tensor *pl_layer_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, pl_tensor *bias, float eps);
+pl_tensor *pl_group_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, pl_tensor *bias, int n_groups, float eps);
+/* x / max(sqrt(sum(x^2)), eps) along ne[0] */
+pl_tensor *pl_l2_norm(pl_graph_ctx *c, pl_tensor *x, float eps);
+
+/* Element by element; b is repeated over the dimensions in which it has one element: a bias [ne0], a factor for each row. */
 pl_tensor *pl_add(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b);
+pl_tensor *pl_sub(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b);
 pl_tensor *pl_mul(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b);
+pl_tensor *pl_div(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b);
 pl_tensor *pl_scale(pl_graph_ctx *c, pl_tensor *a, float s);
-pl_tensor *pl_silu(pl_graph_ctx *c, pl_tensor *a);                        /* x / (1 + exp(-x)) */
-pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up);    /* silu(gate) * up (Shazeer 2020) */
+pl_tensor *pl_scale_add(pl_graph_ctx *c, pl_tensor *a, float s, float b);    /* a * s + b, two roundings */
+pl_tensor *pl_clamp(pl_graph_ctx *c, pl_tensor *a, float least, float most); /* infinities for no limit */
+pl_tensor *pl_softcap(pl_graph_ctx *c, pl_tensor *a, float cap);             /* tanh(a / cap) * cap, cap > 0 */
+
+/* fn of each element, and fn(gate) * up: Shazeer 2020's variants (SILU: SwiGLU, GELU: GeGLU, RELU: ReGLU, SIGMOID: GLU).
+ *   SILU        x / (1 + exp(-x))                  RELU     max(x, 0)
+ *   GELU        x * (1 + erf(x / sqrt(2))) / 2     RELU2    max(x, 0)^2
+ *   GELU_TANH   x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2
+ *   GELU_QUICK  x / (1 + exp(-1.702 x))            SIGMOID, TANH, EXP as they are
+ * (Hendrycks and Gimpel 2016 for the three GELUs, So et al. 2021 for RELU2.) */
+pl_tensor *pl_unary(pl_graph_ctx *c, pl_tensor *a, pl_fn fn);
+pl_tensor *pl_glu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up, pl_fn fn);
+pl_tensor *pl_silu(pl_graph_ctx *c, pl_tensor *a);
+pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up);
 
 /* Rotary embedding (Su et al. 2021) of x [d_head, n_head, n_tok] by the table [n_rot, n_tok] f32 of interleaved (cos, sin)
  * pairs, one pair per rotated couple (made per run by engine/model from the positions, with scaling and factors applied).

@@ -26,17 +26,37 @@ typedef enum pl_op {
     PL_OP_GET_ROWS,
     PL_OP_MUL_MAT,
     PL_OP_RMS_NORM,
+    PL_OP_LAYER_NORM,
+    PL_OP_L2_NORM,
     PL_OP_ADD,
+    PL_OP_SUB,
     PL_OP_MUL,
+    PL_OP_DIV,
     PL_OP_SCALE,
-    PL_OP_SILU,
-    PL_OP_SWIGLU,
+    PL_OP_CLAMP,
+    PL_OP_SOFTCAP,
+    PL_OP_UNARY,
+    PL_OP_GLU,
     PL_OP_ROPE,
     PL_OP_KV_STORE,
     PL_OP_ATTENTION,
     PL_OP_COPY,
     PL_OP_COUNT
 } pl_op;
+
+/* What PL_OP_UNARY and PL_OP_GLU apply: op.h has the formulas. */
+typedef enum pl_fn {
+    PL_FN_SILU,
+    PL_FN_GELU,
+    PL_FN_GELU_TANH,
+    PL_FN_GELU_QUICK,
+    PL_FN_RELU,
+    PL_FN_RELU2,
+    PL_FN_SIGMOID,
+    PL_FN_TANH,
+    PL_FN_EXP,
+    PL_FN_COUNT
+} pl_fn;
 
 enum { PL_TENSOR_INPUT = 1, PL_TENSOR_OUTPUT = 2, PL_TENSOR_WEIGHT = 4 };
 

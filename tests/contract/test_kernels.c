@@ -81,12 +81,27 @@ START_TEST(rows_have_the_portable_bits)
         ROW(add, x, w, n);
         ROW(mul, x, w, n);
         ROW(scale, x, s, n);
-        ROW(exp, x, n);
-        ROW(silu, x, n);
-        ROW(swiglu, x, w, n);
-        memcpy(got, x, (size_t)n * sizeof *x); /* in place */
-        t->k.swiglu(got, got, w, n);
-        CK_SAME(got, want, n, t->word, "swiglu in place");
+        ROW(layer_norm, x, w, NULL, n, 1e-5f);
+        ROW(layer_norm, x, NULL, w, n, 1e-5f);
+        ROW(layer_norm, x, NULL, NULL, n, 1e-5f);
+        ROW(l2_norm, x, n, 1e-6f);
+        ROW(sub, x, w, n);
+        ROW(div, x, w, n);
+        ROW(scale_add, x, s, w[0], n);
+        ROW(clamp, x, -0.5f, 0.75f, n);
+        ROW(clamp, x, -INFINITY, 0, n);
+        ROW(softcap, x, 30.0f, n);
+        for (int fn = 0; fn < PL_FN_COUNT; fn++) {
+            ROW(unary[fn], x, n);
+            ROW(glu[fn], x, w, n);
+            memcpy(got, x, (size_t)n * sizeof *x); /* in place */
+            t->k.glu[fn](got, got, w, n);
+            CK_SAME(got, want, n, t->word, "glu in place");
+        }
+        portable.layer_norm(want, x, w, x, n, 1e-5f);
+        memcpy(got, x, (size_t)n * sizeof *x);
+        t->k.layer_norm(got, got, w, x, n, 1e-5f);
+        CK_SAME(got, want, n, t->word, "layer_norm in place");
         portable.rms_norm(want, x, w, n, 1e-5f);
         memcpy(got, x, (size_t)n * sizeof *x);
         t->k.rms_norm(got, got, w, n, 1e-5f);
@@ -95,7 +110,7 @@ START_TEST(rows_have_the_portable_bits)
 }
 END_TEST
 
-START_TEST(exp_has_the_portable_bits_over_all_floats)
+START_TEST(functions_have_the_portable_bits_over_all_floats)
 {
     enum { N = 4096 };
     static float x[N], want[N], got[N];
@@ -104,18 +119,15 @@ START_TEST(exp_has_the_portable_bits_over_all_floats)
         int n = 0;
         for (; n < N; n++, total++, u += 6007) memcpy(&x[n], &u, 4);
         for (int i = 0; i < n; i++) want[i] = pl_expf(x[i]);
-        portable.exp(got, x, n);
+        portable.unary[PL_FN_EXP](got, x, n);
         CK_SAME(got, want, n, "portable", "exp");
-        FOR_EACH_SET(t)
-        {
-            t->k.exp(got, x, n);
-            CK_SAME(got, want, n, t->word, "exp");
-        }
-        portable.silu(want, x, n);
-        FOR_EACH_SET(t)
-        {
-            t->k.silu(got, x, n);
-            CK_SAME(got, want, n, t->word, "silu");
+        for (int fn = 0; fn < PL_FN_COUNT; fn++) {
+            portable.unary[fn](want, x, n);
+            FOR_EACH_SET(t)
+            {
+                t->k.unary[fn](got, x, n);
+                CK_SAME(got, want, n, t->word, "function");
+            }
         }
     }
 }
@@ -320,7 +332,7 @@ START_TEST(portable_rows_agree_with_float64)
         double e = x[i] / sqrt(squares / (double)n + 1e-5) * w[i];
         ck_assert_double_eq_tol(y[i], e, 1e-6 * fabs(e) + 1e-30);
     }
-    portable.swiglu(y, x, w, n);
+    portable.glu[PL_FN_SILU](y, x, w, n);
     for (int64_t i = 0; i < n; i++) {
         double e = x[i] / (1 + exp(-(double)x[i])) * w[i];
         ck_assert_double_eq_tol(y[i], e, 6e-7 * fabs(e) + 1e-30);
@@ -334,7 +346,7 @@ Suite *kernels_suite(void)
     TCase *c = tcase_create("all instruction sets");
     tcase_add_checked_fixture(c, setup, NULL);
     tcase_add_loop_test(c, rows_have_the_portable_bits, 0, 200);
-    tcase_add_loop_test(c, exp_has_the_portable_bits_over_all_floats, 0, 3);
+    tcase_add_loop_test(c, functions_have_the_portable_bits_over_all_floats, 0, 3);
     tcase_add_test(c, half_floats_have_the_portable_bits);
     tcase_add_loop_test(c, rotation_has_the_portable_bits, 0, 100);
     tcase_add_loop_test(c, attention_has_the_portable_bits_with_any_number_of_rows, 0, 100);

@@ -112,38 +112,105 @@ START_TEST(row_operators_agree_with_float64_on_any_strides)
     pl_graph_ctx *c;
     OK(pl_graph_ctx_new(&c, err));
     int64_t ne[4] = {1 + (int64_t)pl_rng_below(&r, 90), 1 + (int64_t)pl_rng_below(&r, 5), 1 + (int64_t)pl_rng_below(&r, 4), 1 + (int64_t)pl_rng_below(&r, 3)};
-    int64_t nb[4];
+    int groups = 1 + (int)pl_rng_below(&r, 3);
+    ne[0] *= groups;
+    int64_t nb[4], width = ne[0] / groups;
     for (int i = 0; i < 4; i++) nb[i] = pl_rng_below(&r, 3) ? ne[i] : 1;
-    pl_tensor *leaf[4];
+    pl_tensor *leaf[5];
     pl_tensor *a = some_source(c, &r, ne, &leaf[0]), *b = some_source(c, &r, nb, &leaf[1]), *same = some_source(c, &r, ne, &leaf[2]);
-    pl_tensor *w = leaf[3] = pl_new_input(c, PL_TYPE_F32, 1, ne, "w");
-    pl_tensor *out[] = {
-        pl_add(c, a, b),      pl_mul(c, a, b),         pl_scale(c, a, 0.37f), pl_silu(c, a), pl_swiglu(c, a, same), pl_rms_norm(c, a, w, 1e-5f),
-        pl_rms_norm(c, a, NULL, 1e-6f), pl_copy(c, a, PL_TYPE_F32), pl_copy(c, a, PL_TYPE_F16), pl_copy(c, pl_permute(c, a, 2, 1, 0, 3), PL_TYPE_F32),
-        pl_copy(c, pl_copy(c, a, PL_TYPE_BF16), PL_TYPE_F32)};
-    enum { N = sizeof out / sizeof out[0] };
-    ready g = make_ready(&m, c, out, N);
-    for (int i = 0; i < 4; i++) fill(&r, leaf[i]);
+    pl_tensor *w = leaf[3] = pl_new_input(c, PL_TYPE_F32, 1, ne, "w"), *v = leaf[4] = pl_new_input(c, PL_TYPE_F32, 1, ne, "v");
+    enum { N = 20 + 2 * PL_FN_COUNT };
+    pl_tensor *out[N];
+    int n = 0;
+    out[n++] = pl_copy(c, a, PL_TYPE_F16); /* the two that are read otherwise stand first */
+    out[n++] = pl_copy(c, pl_permute(c, a, 2, 1, 0, 3), PL_TYPE_F32);
+    out[n++] = pl_add(c, a, b);
+    out[n++] = pl_sub(c, a, b);
+    out[n++] = pl_mul(c, a, b);
+    out[n++] = pl_div(c, a, b);
+    out[n++] = pl_scale(c, a, 0.37f);
+    out[n++] = pl_scale_add(c, a, 0.37f, -1.5f);
+    out[n++] = pl_clamp(c, a, -0.5f, 0.75f);
+    out[n++] = pl_softcap(c, a, 1.25f);
+    out[n++] = pl_rms_norm(c, a, w, 1e-5f);
+    out[n++] = pl_rms_norm(c, a, NULL, 1e-6f);
+    out[n++] = pl_layer_norm(c, a, w, v, 1e-5f);
+    out[n++] = pl_layer_norm(c, a, w, NULL, 1e-5f);
+    out[n++] = pl_group_norm(c, a, NULL, v, groups, 1e-3f);
+    out[n++] = pl_l2_norm(c, a, 1e-6f);
+    out[n++] = pl_copy(c, a, PL_TYPE_F32);
+    out[n++] = pl_copy(c, pl_copy(c, a, PL_TYPE_BF16), PL_TYPE_F32);
+    for (int fn = 0; fn < PL_FN_COUNT; fn++) {
+        out[n++] = pl_unary(c, a, (pl_fn)fn);
+        out[n++] = pl_glu(c, a, same, (pl_fn)fn);
+    }
+    ready g = make_ready(&m, c, out, n);
+    for (int i = 0; i < 5; i++) fill(&r, leaf[i]);
     run_ready(&m, &g);
     EACH_ROW(a, i1, i2, i3)
     {
-        double squares = 0;
-        for (int64_t i0 = 0; i0 < ne[0]; i0++) squares += pow(*element(a, i0, i1, i2, i3), 2);
+        double squares = 0, mean = 0, var = 0, group_mean[3] = {0}, group_var[3] = {0};
         for (int64_t i0 = 0; i0 < ne[0]; i0++) {
-            double x = *element(a, i0, i1, i2, i3), s = *element(same, i0, i1, i2, i3), ww = *element(w, i0, 0, 0, 0);
-            double y = *element(b, i0 % nb[0], i1 % nb[1], i2 % nb[2], i3 % nb[3]), silu = x / (1 + exp(-x));
-            double want[N] = {x + y, x * y, x * (double)0.37f, silu, silu * s, x / sqrt(squares / (double)ne[0] + 1e-5) * ww,
-                              x / sqrt(squares / (double)ne[0] + 1e-6), x, x, x, x};
-            for (int o = 0; o < N; o++) {
+            double x = *element(a, i0, i1, i2, i3);
+            squares += x * x;
+            mean += x / (double)ne[0];
+            group_mean[i0 / width] += x / (double)width;
+        }
+        for (int64_t i0 = 0; i0 < ne[0]; i0++) {
+            double x = *element(a, i0, i1, i2, i3);
+            var += pow(x - mean, 2) / (double)ne[0];
+            group_var[i0 / width] += pow(x - group_mean[i0 / width], 2) / (double)width;
+        }
+        for (int64_t i0 = 0; i0 < ne[0]; i0++) {
+            double x = *element(a, i0, i1, i2, i3), s = *element(same, i0, i1, i2, i3), ww = *element(w, i0, 0, 0, 0), vv = *element(v, i0, 0, 0, 0);
+            double y = *element(b, i0 % nb[0], i1 % nb[1], i2 % nb[2], i3 % nb[3]);
+            double relu = x > 0 ? x : 0, one = (double)ne[0], rms = x / sqrt(squares / one + 1e-5);
+            double normed = (x - mean) / sqrt(var + 1e-5), near = 4 / sqrt(var + 1e-5);
+            double in_group = (x - group_mean[i0 / width]) / sqrt(group_var[i0 / width] + 1e-3);
+            const double fn[PL_FN_COUNT] = {x / (1 + exp(-x)),
+                                            x * erfc(-x * sqrt(0.5)) / 2,
+                                            x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2,
+                                            x / (1 + exp(-1.702 * x)),
+                                            relu,
+                                            relu * relu,
+                                            1 / (1 + exp(-x)),
+                                            tanh(x),
+                                            exp(x)};
+            /* what it should be, and the size of what it was made of, which rounding errors are relative to */
+            double want[N][2] = {{x, 0},
+                                 {x, 0},
+                                 {x + y, fabs(x)},
+                                 {x - y, fabs(x)},
+                                 {x * y, 0},
+                                 {x / y, 0},
+                                 {x * (double)0.37f, 0},
+                                 {x * (double)0.37f - 1.5, 1.5},
+                                 {x < -0.5 ? -0.5 : x > 0.75 ? 0.75 : x, 0},
+                                 {1.25 * tanh(x / 1.25), 0},
+                                 {rms * ww, 0},
+                                 {x / sqrt(squares / one + 1e-6), 0},
+                                 {normed * ww + vv, fabs(near * ww) + fabs(vv)},
+                                 {normed * ww, fabs(near * ww)},
+                                 {in_group + vv, fabs(vv) + 40},
+                                 {x / sqrt(squares), 0},
+                                 {x, 0},
+                                 {x, 0}};
+            for (int f = 0; f < PL_FN_COUNT; f++) {
+                want[18 + 2 * f][0] = fn[f];
+                want[19 + 2 * f][0] = fn[f] * s;
+                want[18 + 2 * f][1] = want[19 + 2 * f][1] = 0;
+            }
+            for (int o = 0; o < n; o++) {
                 double got;
-                if (o == 8)
+                if (o == 0)
                     got = pl_f16_to_f32(*(uint16_t *)(void *)element(out[o], i0, i1, i2, i3));
-                else if (o == 9)
+                else if (o == 1)
                     got = *element(out[o], i2, i1, i0, i3);
                 else
                     got = *element(out[o], i0, i1, i2, i3);
-                double tol = o == 8 ? 5e-4 : o == 10 ? 4e-3 : 2e-6;
-                ck_assert_msg(fabs(got - want[o]) <= tol * (fabs(want[o]) + (o == 0 ? fabs(x) : 0)) + 1e-7, "output %d: %g, not %g", o, got, want[o]);
+                double tol = o == 0 ? 5e-4 : o == 17 ? 4e-3 : 2e-6;
+                ck_assert_msg(fabs(got - want[o][0]) <= tol * (fabs(want[o][0]) + want[o][1]) + 1e-7, "output %d of %s: %g, not %g", o,
+                              pl_op_name(out[o]->op), got, want[o][0]);
             }
         }
     }

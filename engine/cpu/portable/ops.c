@@ -26,6 +26,37 @@ static void rms_norm(float *y, const float *x, const float *w, int64_t n, float 
         for (int64_t i = 0; i < n; i++) y[i] = x[i] * r;
 }
 
+static void layer_norm(float *y, const float *x, const float *w, const float *b, int64_t n, float eps)
+{
+    float s[16] = {0}, q[16] = {0};
+    for (int64_t i = 0; i < n; i++) s[i % 16] += x[i];
+    float mean = sum16_of(s) / (float)n;
+    for (int64_t i = 0; i < n; i++) {
+        float c = x[i] - mean;
+        q[i % 16] += c * c;
+    }
+    float r = 1.0f / sqrtf(sum16_of(q) / (float)n + eps);
+    for (int64_t i = 0; i < n; i++) {
+        float c = (x[i] - mean) * r;
+        if (w) c *= w[i];
+        if (b) c += b[i];
+        y[i] = c;
+    }
+}
+
+static void scale(float *y, const float *x, float s, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * s;
+}
+
+static void l2_norm(float *y, const float *x, int64_t n, float eps)
+{
+    float s[16] = {0};
+    for (int64_t i = 0; i < n; i++) s[i % 16] += x[i] * x[i];
+    float norm = sqrtf(sum16_of(s));
+    scale(y, x, 1.0f / (norm > eps ? norm : eps), n);
+}
+
 static void add(float *y, const float *a, const float *b, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
@@ -36,25 +67,64 @@ static void mul(float *y, const float *a, const float *b, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i];
 }
 
-static void scale(float *y, const float *x, float s, int64_t n)
+static void sub(float *y, const float *a, const float *b, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * s;
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] - b[i];
 }
 
-static void exp_row(float *y, const float *x, int64_t n)
+static void divide(float *y, const float *a, const float *b, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = pl_expf(x[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] / b[i];
 }
 
-static void silu(float *y, const float *x, int64_t n)
+static void scale_add(float *y, const float *x, float s, float b, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = pl_siluf(x[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * s + b;
 }
 
-static void swiglu(float *y, const float *gate, const float *up, int64_t n)
+static void clamp(float *y, const float *x, float least, float most, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = pl_siluf(gate[i]) * up[i];
+    for (int64_t i = 0; i < n; i++) {
+        float a = most < x[i] ? most : x[i];
+        y[i] = least > a ? least : a;
+    }
 }
+
+static void softcap(float *y, const float *x, float cap, int64_t n)
+{
+    float inverse = 1.0f / cap;
+    for (int64_t i = 0; i < n; i++) y[i] = pl_tanhf(x[i] * inverse) * cap;
+}
+
+static inline float relu(float x)
+{
+    return x < 0.0f ? 0.0f : x;
+}
+
+static inline float relu2(float x)
+{
+    return relu(x) * relu(x);
+}
+
+#define FUNCTION(name, f)                                                                                              \
+    static void name##_row(float *y, const float *x, int64_t n)                                                        \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) y[i] = f(x[i]);                                                                \
+    }                                                                                                                  \
+    static void name##_glu(float *y, const float *gate, const float *up, int64_t n)                                    \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) y[i] = f(gate[i]) * up[i];                                                     \
+    }
+
+FUNCTION(silu, pl_siluf)
+FUNCTION(gelu, pl_geluf)
+FUNCTION(gelu_tanh, pl_gelu_tanhf)
+FUNCTION(gelu_quick, pl_gelu_quickf)
+FUNCTION(relu, relu)
+FUNCTION(relu2, relu2)
+FUNCTION(sigmoid, pl_sigmoidf)
+FUNCTION(tanh, pl_tanhf)
+FUNCTION(exp, pl_expf)
 
 /* Couple j is elements (j * step, j * step + gap). */
 static void rope(float *y, size_t y_stride, const float *x, size_t x_stride, const float *cs, int64_t n_rot, int64_t d_head,
@@ -140,12 +210,28 @@ static void attn_tile_f16(const uint16_t *k, const uint16_t *v, const float *q, 
 void pl_cpu_ops_portable(pl_cpu_kernels *k)
 {
     k->rms_norm = rms_norm;
+    k->layer_norm = layer_norm;
+    k->l2_norm = l2_norm;
     k->add = add;
+    k->sub = sub;
     k->mul = mul;
+    k->div = divide;
     k->scale = scale;
-    k->exp = exp_row;
-    k->silu = silu;
-    k->swiglu = swiglu;
+    k->scale_add = scale_add;
+    k->clamp = clamp;
+    k->softcap = softcap;
+#define INSTALL(fn, name)                                                                                              \
+    k->unary[fn] = name##_row;                                                                                         \
+    k->glu[fn] = name##_glu
+    INSTALL(PL_FN_SILU, silu);
+    INSTALL(PL_FN_GELU, gelu);
+    INSTALL(PL_FN_GELU_TANH, gelu_tanh);
+    INSTALL(PL_FN_GELU_QUICK, gelu_quick);
+    INSTALL(PL_FN_RELU, relu);
+    INSTALL(PL_FN_RELU2, relu2);
+    INSTALL(PL_FN_SIGMOID, sigmoid);
+    INSTALL(PL_FN_TANH, tanh);
+    INSTALL(PL_FN_EXP, exp);
     k->rope_norm = rope_norm;
     k->rope_neox = rope_neox;
     k->f16_to_f32 = f16_to_f32;

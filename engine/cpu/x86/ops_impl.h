@@ -42,6 +42,32 @@ static inline void v_rms_norm(float *y, const float *x, const float *w, int64_t 
     }
 }
 
+static inline void v_layer_norm(float *y, const float *x, const float *w, const float *b, int64_t n, float eps)
+{
+    v16 s = v16_zero(), q = v16_zero();
+    int64_t i;
+    int tail = (int)(n % 16);
+    for (i = 0; i + 16 <= n; i += 16) s = v16_add(s, v16_load(x + i));
+    if (tail) s = v16_add(s, v16_load_n(x + i, tail));
+    v16 mean = v16_set1(v16_sum(s) / (float)n);
+    for (i = 0; i + 16 <= n; i += 16) {
+        v16 c = v16_sub(v16_load(x + i), mean);
+        q = v16_add(q, v16_mul(c, c));
+    }
+    if (tail) {
+        v16 c = v16_first(v16_sub(v16_load_n(x + i, tail), mean), v16_zero(), tail);
+        q = v16_add(q, v16_mul(c, c));
+    }
+    v16 r = v16_set1(1.0f / sqrtf(v16_sum(q) / (float)n + eps));
+    for (i = 0; i < n; i += 16) {
+        int here = n - i < 16 ? (int)(n - i) : 16;
+        v16 c = v16_mul(v16_sub(v16_load_n(x + i, here), mean), r);
+        if (w) c = v16_mul(c, v16_load_n(w + i, here));
+        if (b) c = v16_add(c, v16_load_n(b + i, here));
+        v16_store_n(y + i, c, here);
+    }
+}
+
 /* Elementwise kernels: e is the result for the lanes a of the first and b of the second source. */
 #define V16_MAP2(name, e)                                                                                              \
     static inline void name(float *y, const float *pa, const float *pb, int64_t n)                                     \
@@ -71,10 +97,21 @@ static inline void v_rms_norm(float *y, const float *x, const float *w, int64_t 
     }
 
 V16_MAP2(v_add, v16_add(a, b))
+V16_MAP2(v_sub, v16_sub(a, b))
 V16_MAP2(v_mul, v16_mul(a, b))
-V16_MAP2(v_swiglu, v16_mul(v16_silu(a), b))
-V16_MAP1(v_exp, v16_exp(a))
-V16_MAP1(v_silu, v16_silu(a))
+V16_MAP2(v_div, v16_div(a, b))
+#define V16_FUNCTION(name)                                                                                             \
+    V16_MAP1(v_##name, v16_##name(a))                                                                                  \
+    V16_MAP2(v_##name##_glu, v16_mul(v16_##name(a), b))
+V16_FUNCTION(silu)
+V16_FUNCTION(gelu)
+V16_FUNCTION(gelu_tanh)
+V16_FUNCTION(gelu_quick)
+V16_FUNCTION(relu)
+V16_FUNCTION(relu2)
+V16_FUNCTION(sigmoid)
+V16_FUNCTION(tanh)
+V16_FUNCTION(exp)
 
 static inline void v_scale(float *y, const float *x, float s, int64_t n)
 {
@@ -82,6 +119,46 @@ static inline void v_scale(float *y, const float *x, float s, int64_t n)
     int64_t i;
     for (i = 0; i + 16 <= n; i += 16) v16_store(y + i, v16_mul(v16_load(x + i), by));
     if (i < n) v16_store_n(y + i, v16_mul(v16_load_n(x + i, (int)(n - i)), by), (int)(n - i));
+}
+
+static inline void v_scale_add(float *y, const float *x, float s, float b, int64_t n)
+{
+    v16 by = v16_set1(s), to = v16_set1(b);
+    for (int64_t i = 0; i < n; i += 16) {
+        int here = n - i < 16 ? (int)(n - i) : 16;
+        v16_store_n(y + i, v16_add(v16_mul(v16_load_n(x + i, here), by), to), here);
+    }
+}
+
+static inline void v_clamp(float *y, const float *x, float least, float most, int64_t n)
+{
+    v16 low = v16_set1(least), high = v16_set1(most);
+    for (int64_t i = 0; i < n; i += 16) {
+        int here = n - i < 16 ? (int)(n - i) : 16;
+        v16_store_n(y + i, v16_max(low, v16_min(high, v16_load_n(x + i, here))), here);
+    }
+}
+
+static inline void v_softcap(float *y, const float *x, float cap, int64_t n)
+{
+    v16 inverse = v16_set1(1.0f / cap), by = v16_set1(cap);
+    for (int64_t i = 0; i < n; i += 16) {
+        int here = n - i < 16 ? (int)(n - i) : 16;
+        v16_store_n(y + i, v16_mul(v16_tanh(v16_mul(v16_load_n(x + i, here), inverse)), by), here);
+    }
+}
+
+static inline void v_l2_norm(float *y, const float *x, int64_t n, float eps)
+{
+    v16 s = v16_zero();
+    int64_t i;
+    for (i = 0; i + 16 <= n; i += 16) s = v16_add(s, v16_mul(v16_load(x + i), v16_load(x + i)));
+    if (i < n) {
+        v16 a = v16_load_n(x + i, (int)(n - i));
+        s = v16_add(s, v16_mul(a, a));
+    }
+    float norm = sqrtf(v16_sum(s));
+    v_scale(y, x, 1.0f / (norm > eps ? norm : eps), n);
 }
 
 static inline void v_f16_to_f32(float *y, const uint16_t *x, int64_t n)
@@ -284,12 +361,28 @@ static inline void v_attn_tile_f16(const uint16_t *k, const uint16_t *v, const f
 static inline void v_install(pl_cpu_kernels *k)
 {
     k->rms_norm = v_rms_norm;
+    k->layer_norm = v_layer_norm;
+    k->l2_norm = v_l2_norm;
     k->add = v_add;
+    k->sub = v_sub;
     k->mul = v_mul;
+    k->div = v_div;
     k->scale = v_scale;
-    k->exp = v_exp;
-    k->silu = v_silu;
-    k->swiglu = v_swiglu;
+    k->scale_add = v_scale_add;
+    k->clamp = v_clamp;
+    k->softcap = v_softcap;
+#define V16_INSTALL(fn, name)                                                                                          \
+    k->unary[fn] = v_##name;                                                                                           \
+    k->glu[fn] = v_##name##_glu
+    V16_INSTALL(PL_FN_SILU, silu);
+    V16_INSTALL(PL_FN_GELU, gelu);
+    V16_INSTALL(PL_FN_GELU_TANH, gelu_tanh);
+    V16_INSTALL(PL_FN_GELU_QUICK, gelu_quick);
+    V16_INSTALL(PL_FN_RELU, relu);
+    V16_INSTALL(PL_FN_RELU2, relu2);
+    V16_INSTALL(PL_FN_SIGMOID, sigmoid);
+    V16_INSTALL(PL_FN_TANH, tanh);
+    V16_INSTALL(PL_FN_EXP, exp);
     k->rope_norm = v_rope_norm;
     k->rope_neox = v_rope_neox;
     k->f16_to_f32 = v_f16_to_f32;

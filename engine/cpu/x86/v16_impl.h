@@ -44,6 +44,12 @@ V16_FN v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
 /* a > b ? a : b and a < b ? a : b, also for NaN and for zeros of either sign. */
 V16_FN v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
 V16_FN v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+/* With the other sign; of a NaN too. */
+V16_FN v16 v16_neg(v16 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+/* a where a is not below 0, else its negative: zeros keep their sign. */
+V16_FN v16 v16_abs(v16 a) { return _mm512_mask_xor_ps(a, _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_LT_OQ), a, _mm512_set1_ps(-0.0f)); }
+/* yes where a < b, else no. */
+V16_FN v16 v16_where_less(v16 a, v16 b, v16 yes, v16 no) { return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes); }
 /* a - b in even lanes, a + b in odd ones. */
 V16_FN v16 v16_addsub(v16 a, v16 b) { return _mm512_mask_sub_ps(_mm512_add_ps(a, b), 0x5555, a, b); }
 V16_FN v16 v16_dup_even(v16 a) { return _mm512_moveldup_ps(a); }
@@ -128,6 +134,16 @@ V16_FN v16 v16_fma(v16 a, v16 b, v16 c)
 }
 V16_FN v16 v16_max(v16 a, v16 b) { return V16_EACH(_mm256_max_ps, a, b); }
 V16_FN v16 v16_min(v16 a, v16 b) { return V16_EACH(_mm256_min_ps, a, b); }
+V16_FN v16 v16_neg(v16 a) { return V16_EACH(_mm256_xor_ps, a, v16_set1(-0.0f)); }
+V16_FN __m256 v16_where_less_half(__m256 a, __m256 b, __m256 yes, __m256 no)
+{
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+V16_FN v16 v16_where_less(v16 a, v16 b, v16 yes, v16 no)
+{
+    return (v16){v16_where_less_half(a.lo, b.lo, yes.lo, no.lo), v16_where_less_half(a.hi, b.hi, yes.hi, no.hi)};
+}
+V16_FN v16 v16_abs(v16 a) { return v16_where_less(a, v16_zero(), v16_neg(a), a); }
 V16_FN v16 v16_addsub(v16 a, v16 b) { return V16_EACH(_mm256_addsub_ps, a, b); }
 V16_FN v16 v16_dup_even(v16 a) { return (v16){_mm256_moveldup_ps(a.lo), _mm256_moveldup_ps(a.hi)}; }
 V16_FN v16 v16_dup_odd(v16 a) { return (v16){_mm256_movehdup_ps(a.lo), _mm256_movehdup_ps(a.hi)}; }
@@ -195,9 +211,57 @@ V16_FN v16 v16_exp(v16 x)
     q = v16_fma(q, r, one);
     return v16_scale2(q, n);
 }
-V16_FN v16 v16_silu(v16 x)
+/* The other functions of engine/base/fmath.c, step by step. */
+V16_FN v16 v16_sigmoid(v16 x)
 {
-    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_mul(x, v16_set1(-1.0f)))));
+    return v16_div(v16_set1(1.0f), v16_add(v16_set1(1.0f), v16_exp(v16_neg(x))));
 }
+V16_FN v16 v16_silu(v16 x) { return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_neg(x)))); }
+V16_FN v16 v16_gelu_quick(v16 x)
+{
+    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_mul(v16_set1(-1.702f), x))));
+}
+V16_FN v16 v16_gelu_tanh(v16 x)
+{
+    v16 u = v16_mul(x, v16_fma(v16_mul(x, x), v16_set1(0x1.2444f2p-4f), v16_set1(0x1.988454p+0f)));
+    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_neg(u))));
+}
+V16_FN v16 v16_gelu(v16 x)
+{
+    const v16 one = v16_set1(1.0f);
+    v16 a = v16_mul(v16_abs(x), v16_set1(0x1.6a09e6p-1f));
+    a = v16_min(v16_set1(12.0f), a);
+    v16 hi = v16_mul(a, a), lo = v16_fma(a, a, v16_neg(hi));
+    v16 u = v16_div(one, v16_fma(a, v16_set1(0.5f), one));
+    v16 p = v16_set1(0x1.9284a2p-8f);
+    p = v16_fma(p, u, v16_set1(-0x1.f8d9eap-5f));
+    p = v16_fma(p, u, v16_set1(0x1.b739020p-3f));
+    p = v16_fma(p, u, v16_set1(-0x1.570d30p-2f));
+    p = v16_fma(p, u, v16_set1(0x1.af6286p-3f));
+    p = v16_fma(p, u, v16_set1(-0x1.92b582p-5f));
+    p = v16_fma(p, u, v16_set1(0x1.cde8e2p-4f));
+    p = v16_fma(p, u, v16_set1(0x1.e8beap-4f));
+    p = v16_fma(p, u, v16_set1(0x1.21a546p-3f));
+    p = v16_fma(p, u, v16_set1(0x1.20d584p-3f));
+    v16 e = v16_exp(v16_neg(hi));
+    v16 h = v16_mul(v16_mul(p, u), v16_fma(v16_neg(lo), e, e));
+    return v16_mul(x, v16_where_less(x, v16_zero(), h, v16_sub(one, h)));
+}
+V16_FN v16 v16_tanh(v16 x)
+{
+    const v16 one = v16_set1(1.0f);
+    v16 a = v16_abs(x), z = v16_mul(a, a);
+    v16 p = v16_set1(-0x1.72fc22p-8f);
+    p = v16_fma(p, z, v16_set1(0x1.518b0cp-6f));
+    p = v16_fma(p, z, v16_set1(-0x1.b8265cp-5f));
+    p = v16_fma(p, z, v16_set1(0x1.11068ep-3f));
+    p = v16_fma(p, z, v16_set1(-0x1.55553p-2f));
+    v16 low = v16_fma(v16_mul(a, z), p, a);
+    v16 high = v16_sub(one, v16_div(v16_set1(2.0f), v16_add(one, v16_exp(v16_add(a, a)))));
+    v16 t = v16_where_less(a, v16_set1(0.625f), low, high);
+    return v16_where_less(x, v16_zero(), v16_neg(t), t);
+}
+V16_FN v16 v16_relu(v16 x) { return v16_where_less(x, v16_zero(), v16_zero(), x); }
+V16_FN v16 v16_relu2(v16 x) { return v16_mul(v16_relu(x), v16_relu(x)); }
 
 #endif

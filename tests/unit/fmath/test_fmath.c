@@ -41,6 +41,40 @@ START_TEST(exp_and_tanh_of_floats_are_within_two_ulp)
 }
 END_TEST
 
+/* How far off a function is, between -12 and 12 and around 0. */
+static double worst_of(float (*f)(float), long double (*want)(long double), double from, double to)
+{
+    double worst = 0;
+    for (double x = from; x < to; x += 0.00071) worst = fmax(worst, ulps(f((float)x), want((float)x)));
+    for (float x = 1e-30f; x < 1; x *= 1.7f) worst = fmax(worst, ulps(f(x), want(x)));
+    return worst;
+}
+
+static long double gelu(long double x) { return x * erfcl(-x * sqrtl(0.5L)) / 2; }
+static long double gelu_tanh(long double x) { return x / (1 + expl(-2 * sqrtl(2 / 3.14159265358979323846L) * (x + 0.044715L * x * x * x))); }
+static long double gelu_quick(long double x) { return x / (1 + expl(-1.702L * x)); }
+static long double silu(long double x) { return x / (1 + expl(-x)); }
+static long double sigmoid(long double x) { return 1 / (1 + expl(-x)); }
+
+START_TEST(activation_functions_are_as_near_as_their_header_says)
+{
+    ck_assert_double_le(worst_of(pl_tanhf, tanhl, -12, 12), 2);
+    ck_assert_double_le(worst_of(pl_sigmoidf, sigmoid, -12, 12), 3);
+    ck_assert_double_le(worst_of(pl_siluf, silu, -12, 12), 3);
+    ck_assert_double_le(worst_of(pl_geluf, gelu, -1, 12), 6);
+    ck_assert_double_le(worst_of(pl_geluf, gelu, -4, -1), 32);
+    ck_assert_double_le(worst_of(pl_geluf, gelu, -12, -4), 224);
+    /* An error of the exponent's argument is a relative error of the exponential. */
+    ck_assert_double_le(worst_of(pl_gelu_tanhf, gelu_tanh, -4, 12), 24);
+    ck_assert_double_le(worst_of(pl_gelu_quickf, gelu_quick, -6, 12), 16);
+    float (*const all[])(float) = {pl_tanhf, pl_sigmoidf, pl_siluf, pl_geluf, pl_gelu_tanhf, pl_gelu_quickf};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        ck_assert(isnan(all[i](NAN)) && !isnan(all[i](1e30f)) && !isnan(all[i](-1e30f)));
+        ck_assert_float_eq(all[i](1e30f), i < 2 ? 1.0f : 1e30f);
+    }
+}
+END_TEST
+
 START_TEST(exp_has_its_limits)
 {
     ck_assert_float_eq(pl_expf(0), 1);
@@ -89,14 +123,14 @@ START_TEST(known_bits_stay)
     for (int i = -2000; i < 2000; i++) {
         float x = (float)i / 19.0f;
         double d = (double)i / 7.0;
-        float f[3] = {pl_expf(x), pl_siluf(x), pl_tanhf(x)};
+        float f[6] = {pl_expf(x), pl_siluf(x), pl_tanhf(x), pl_geluf(x), pl_gelu_tanhf(x), pl_gelu_quickf(x)};
         double g[4] = {pl_exp(d), pl_ln(fabs(d) + 0.01), pl_sin(d), pl_cos(d)};
         uint8_t bytes[sizeof f + sizeof g];
         memcpy(bytes, f, sizeof f);
         memcpy(bytes + sizeof f, g, sizeof g);
         for (size_t j = 0; j < sizeof bytes; j++) h = (h ^ bytes[j]) * 1099511628211ull;
     }
-    ck_assert_uint_eq(h, 13462640619301712791ull);
+    ck_assert_uint_eq(h, 15003371876463477272ull);
 }
 END_TEST
 
@@ -105,6 +139,7 @@ Suite *fmath_suite(void)
     Suite *s = suite_create("fmath");
     TCase *c = tcase_create("fmath");
     tcase_add_test(c, exp_and_tanh_of_floats_are_within_two_ulp);
+    tcase_add_test(c, activation_functions_are_as_near_as_their_header_says);
     tcase_add_test(c, exp_has_its_limits);
     tcase_add_test(c, doubles_are_within_1e_14);
     tcase_add_test(c, known_bits_stay);
