@@ -2,11 +2,15 @@
  * merges.
  *
  * The file writes bytes in a visible alphabet of 256 characters (GPT-2's); here everything is bytes again. Merges work
- * on symbols: ids of tokens, and ids behind them for strings that a merge makes or takes although they are no token. */
+ * on symbols: ids of tokens, and ids behind them for strings that a merge makes or takes although they are no token.
+ *
+ * Raw BPE (Gemma 4) joins characters instead: the file writes them as they are, a space as U+2581, and a character that
+ * is no token in <0x00> to <0xFF>. */
 #include <inttypes.h>
 
 #include "engine/base/alloc.h"
 #include "engine/base/rng.h"
+#include "engine/text/chars_impl.h"
 #include "engine/text/vocab_impl.h"
 
 typedef struct merge {
@@ -17,12 +21,14 @@ typedef struct merge {
 
 struct pl_bpe {
     pl_pretok *pretok;
+    const pl_vocab *v;
     int32_t n_tokens;
-    int32_t byte_symbol[256];
-    merge *merges; /* open addressing; n_places is a power of two, at most half full */
+    bool raw;
+    int32_t byte_symbol[256]; /* not raw */
+    merge *merges;            /* open addressing; n_places is a power of two, at most half full */
     size_t n_places;
     uint64_t seed;
-    pl_map whole; /* bytes of a token → id; kept when words that are tokens stay whole */
+    pl_map whole; /* bytes of a token → id; kept when words that are tokens stay whole, and for characters */
 };
 
 /* GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes in ascending order for U+0100 and on. */
@@ -75,12 +81,17 @@ static bool symbol_of(pl_map *symbols, pl_str bytes, int32_t *next, int32_t *out
     return pl_map_set(symbols, bytes, (uint64_t)*out);
 }
 
+static bool bytes_of(const pl_bpe *b, pl_str text, pl_buf *out)
+{
+    return b->raw ? pl_spm_unescape(text, out) : pl_bpe_visible_to_bytes(text, out);
+}
+
 static pl_status load_merges(pl_bpe *b, pl_map *symbols, const pl_gguf_value *merges, pl_error *err)
 {
     pl_buf bytes = {0};
     pl_status s = PL_OK;
     int32_t next = b->n_tokens;
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256 && !b->raw; i++) {
         char c = (char)i;
         if (!symbol_of(symbols, (pl_str){&c, 1}, &next, &b->byte_symbol[i])) goto no_memory;
     }
@@ -102,9 +113,9 @@ static pl_status load_merges(pl_bpe *b, pl_map *symbols, const pl_gguf_value *me
         }
         pl_buf_reset(&bytes);
         size_t n_left = (size_t)(gap - text.data), split;
-        if (!pl_bpe_visible_to_bytes((pl_str){text.data, n_left}, &bytes)) goto no_memory;
+        if (!bytes_of(b, (pl_str){text.data, n_left}, &bytes)) goto no_memory;
         split = bytes.size;
-        if (!pl_bpe_visible_to_bytes((pl_str){gap + 1, text.size - n_left - 1}, &bytes)) goto no_memory;
+        if (!bytes_of(b, (pl_str){gap + 1, text.size - n_left - 1}, &bytes)) goto no_memory;
         pl_str all = pl_buf_str(&bytes);
         int32_t left, right, id;
         if (!symbol_of(symbols, (pl_str){all.data, split}, &next, &left)) goto no_memory;
@@ -122,14 +133,16 @@ done:
     return s;
 }
 
-pl_status pl_bpe_new(pl_bpe **out, const pl_vocab *v, pl_str pre, const pl_gguf_value *merges, pl_error *err)
+pl_status pl_bpe_new(pl_bpe **out, const pl_vocab *v, const pl_gguf_value *merges, pl_error *err)
 {
     *out = NULL;
     pl_map symbols = {0};
     pl_bpe *b = pl_calloc(1, sizeof *b);
     if (!b) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokenizer");
+    b->v = v;
     b->n_tokens = v->n;
-    pl_status s = pl_pretok_open(&b->pretok, pre, err);
+    b->raw = pl_pretok_is_raw(pl_str_from(v->pre));
+    pl_status s = pl_pretok_open(&b->pretok, pl_str_from(v->pre), err);
     if (s != PL_OK) goto fail;
     /* Each merge makes at most three symbols, and their ids have to fit. */
     if (merges->n > (uint64_t)(INT32_MAX - v->n - 256) / 3) {
@@ -137,14 +150,15 @@ pl_status pl_bpe_new(pl_bpe **out, const pl_vocab *v, pl_str pre, const pl_gguf_
         goto fail;
     }
     for (int32_t i = 0; i < v->n; i++) {
-        if (v->type[i] != PL_TOKEN_NORMAL || pl_map_get(&symbols, v->piece[i], NULL)) continue;
+        bool word = v->type[i] == PL_TOKEN_NORMAL || (b->raw && v->type[i] == PL_TOKEN_USER_DEFINED);
+        if (!word || pl_map_get(&symbols, v->piece[i], NULL)) continue;
         if (!pl_map_set(&symbols, v->piece[i], (uint64_t)i)) {
             s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %d tokens", (int)v->n);
             goto fail;
         }
     }
     if ((s = load_merges(b, &symbols, merges, err)) != PL_OK) goto fail;
-    if (pl_pretok_ignore_merges(b->pretok))
+    if (b->raw || pl_pretok_ignore_merges(b->pretok))
         b->whole = symbols;
     else
         pl_map_fini(&symbols);
@@ -184,9 +198,38 @@ static bool emit(const pl_bpe *b, const char *text, const pl_symbol *s, pl_buf *
     /* A string that is no token is written byte by byte. A byte that is no token is left out, as in the models' own
      * tokenizers: SmolLM2 has none for some control characters, and its "unknown" is <|endoftext|>, which would end the
      * text. */
+    const int32_t *bytes = b->raw ? b->v->byte_id : b->byte_symbol;
     for (uint32_t i = 0; i < s->size; i++) {
-        int32_t id = b->byte_symbol[(uint8_t)text[s->at + i]];
-        if (id < b->n_tokens && !pl_buf_add(out, &id, sizeof id)) return false;
+        int32_t id = bytes[(uint8_t)text[s->at + i]];
+        if (id >= 0 && id < b->n_tokens && !pl_buf_add(out, &id, sizeof id)) return false;
+    }
+    return true;
+}
+
+/* The first symbols of a word: its bytes or, raw, its characters. Gives how many. */
+static size_t first_symbols(const pl_bpe *b, pl_str word, pl_symbol *s)
+{
+    size_t n = 0;
+    for (size_t i = 0, size; i < word.size; i += size, n++) {
+        s[n] = (pl_symbol){.at = (uint32_t)i, .size = 1, .id = b->byte_symbol[(uint8_t)word.data[i]]};
+        size = 1;
+        if (!b->raw) continue;
+        int32_t c;
+        uint64_t id = INT32_MAX; /* no merge takes this one */
+        size = pl_char_at(word, i, &c);
+        pl_map_get(&b->whole, (pl_str){word.data + i, size}, &id);
+        s[n].size = (uint32_t)size;
+        s[n].id = (int32_t)id;
+    }
+    return n;
+}
+
+/* Whether a word that is a token stays whole: always, or (raw) where it is all line breaks, which no merge makes. */
+static bool stays_whole(const pl_bpe *b, pl_str word)
+{
+    if (!b->raw) return true; /* the map of whole words is empty where they do not stay whole */
+    for (size_t i = 0; i < word.size; i++) {
+        if (word.data[i] != '\n') return false;
     }
     return true;
 }
@@ -194,16 +237,13 @@ static bool emit(const pl_bpe *b, const char *text, const pl_symbol *s, pl_buf *
 static bool encode_word(const pl_bpe *b, pl_text_work *w, pl_str word, pl_buf *out)
 {
     uint64_t whole;
-    if (pl_map_get(&b->whole, word, &whole) && whole < (uint64_t)b->n_tokens) {
+    if (stays_whole(b, word) && pl_map_get(&b->whole, word, &whole) && whole < (uint64_t)b->n_tokens) {
         int32_t id = (int32_t)whole;
         return pl_buf_add(out, &id, sizeof id);
     }
     pl_symbol *s = pl_symbols_reserve(w, word.size);
     if (!s) return false;
-    for (size_t i = 0; i < word.size; i++) {
-        s[i] = (pl_symbol){.at = (uint32_t)i, .size = 1, .id = b->byte_symbol[(uint8_t)word.data[i]]};
-    }
-    if (!pl_symbols_join(w, s, word.size, bpe_pair, b)) return false;
+    if (!pl_symbols_join(w, s, first_symbols(b, word, s), bpe_pair, b)) return false;
     for (int32_t i = 0; i >= 0; i = s[i].next) {
         if (!emit(b, word.data, &s[i], out)) return false;
     }
@@ -217,6 +257,12 @@ pl_status pl_bpe_encode(const pl_bpe *b, pl_text_work *w, pl_str text, pl_buf *o
         /* The expressions know characters only. Bytes that are none are words of their own. */
         size_t n = pl_utf8_valid_prefix(text);
         pl_str part = {text.data, n}, ends;
+        if (n > 0 && pl_pretok_escaped(b->pretok)) { /* U+2581 in the text is the same as a space */
+            pl_buf_reset(&w->text);
+            if (!pl_spm_unescape(part, &w->text))
+                return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to tokenize %zu bytes", n);
+            part = pl_buf_str(&w->text);
+        }
         if (n > 0 && pl_pretok_nfc(b->pretok)) {
             pl_buf_reset(&w->text);
             if (!pl_text_nfc(part, &w->text))

@@ -8,6 +8,7 @@
 #include <utf8proc.h>
 
 #include "engine/base/sys.h"
+#include "engine/text/chars_impl.h"
 #include "engine/text/jinja_impl.h"
 
 static const pl_jvalue missing = {.kind = PL_JV_MISSING};
@@ -46,20 +47,6 @@ static pl_str str_or(pl_jvalue v, const char *otherwise)
 
 /* ---- strings ---- */
 
-static size_t char_at(pl_str s, size_t i, int32_t *c)
-{
-    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s.data + i, (utf8proc_ssize_t)(s.size - i), c);
-    if (n >= 1) return (size_t)n;
-    *c = 0xfffd;
-    return 1;
-}
-
-static void put_char(pl_buf *b, int32_t c)
-{
-    utf8proc_uint8_t u[4];
-    pl_buf_add(b, u, (size_t)utf8proc_encode_char(c, u));
-}
-
 typedef enum { UPPER, LOWER, CAPITALIZE, TITLE, SWAP } casing;
 
 static bool is_letter(int32_t c)
@@ -85,14 +72,14 @@ static pl_jvalue cased(pl_jeval *e, pl_str s, casing how, bool filter_title)
     if (!pl_jstep(e, s.size / 16)) return missing;
     for (size_t i = 0; i < s.size;) {
         int32_t c;
-        i += char_at(s, i, &c);
+        i += pl_char_at(s, i, &c);
         bool up = how == UPPER || ((how == CAPITALIZE || how == TITLE) && start) || (how == SWAP && is_lower(c));
         if (up && c == 0xdf)
             pl_buf_add(&b, how == UPPER || how == SWAP ? "SS" : "Ss",
                        2); /* the only common letter whose upper case is two */
         else
-            put_char(&b, up ? (how == UPPER || how == SWAP ? utf8proc_toupper(c) : utf8proc_totitle(c))
-                            : utf8proc_tolower(c));
+            pl_char_put(&b, up ? (how == UPPER || how == SWAP ? utf8proc_toupper(c) : utf8proc_totitle(c))
+                               : utf8proc_tolower(c));
         if (how == CAPITALIZE)
             start = false;
         else if (filter_title)
@@ -108,7 +95,7 @@ static bool in_set(int32_t c, pl_str set)
 {
     for (size_t i = 0; i < set.size;) {
         int32_t d;
-        i += char_at(set, i, &d);
+        i += pl_char_at(set, i, &d);
         if (c == d) return true;
     }
     return false;
@@ -121,7 +108,7 @@ static pl_jvalue strip(pl_jeval *e, pl_str s, pl_jvalue chars, bool left, bool r
     if (!pl_jstep(e, s.size / 64 + (spaces ? 0 : chars.u.s.size / 8))) return missing;
     while (left && s.size) {
         int32_t c;
-        size_t n = spaces ? pl_jinja_space_at(s) : char_at(s, 0, &c);
+        size_t n = spaces ? pl_jinja_space_at(s) : pl_char_at(s, 0, &c);
         if (n == 0 || (!spaces && !in_set(c, chars.u.s))) break;
         s = (pl_str){s.data + n, s.size - n};
     }
@@ -132,7 +119,7 @@ static pl_jvalue strip(pl_jeval *e, pl_str s, pl_jvalue chars, bool left, bool r
             n = pl_jinja_space_before(s);
         } else {
             for (n = 1; n < s.size && ((uint8_t)s.data[s.size - n] & 0xc0) == 0x80;) n++;
-            char_at(s, s.size - n, &c);
+            pl_char_at(s, s.size - n, &c);
             if (!in_set(c, chars.u.s)) n = 0;
         }
         if (n == 0) break;
@@ -238,7 +225,7 @@ static pl_jvalue splitlines(pl_jeval *e, pl_str s, bool keep)
     size_t from = 0;
     for (size_t i = 0; i < s.size && e->status == PL_OK;) {
         int32_t c;
-        size_t n = char_at(s, i, &c);
+        size_t n = pl_char_at(s, i, &c);
         bool line = c == '\n' || c == '\r' || c == '\v' || c == '\f' || (c >= 0x1c && c <= 0x1e) || c == 0x85 ||
                     c == 0x2028 || c == 0x2029;
         if (!line) {
@@ -291,7 +278,7 @@ static pl_jvalue is_all(pl_str s, wording w)
     bool some = false;
     for (size_t i = 0; i < s.size;) {
         int32_t c;
-        size_t n = char_at(s, i, &c);
+        size_t n = pl_char_at(s, i, &c);
         utf8proc_category_t k = utf8proc_category(c);
         bool number =
             k == UTF8PROC_CATEGORY_ND || (w == ALNUM && (k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO));

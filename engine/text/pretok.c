@@ -11,6 +11,7 @@
 #include <utf8proc.h>
 
 #include "engine/base/alloc.h"
+#include "engine/text/chars_impl.h"
 #include "engine/text/vocab_impl.h"
 
 #define S      "\\t-\\r \\x{85}\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
@@ -48,31 +49,101 @@
     "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 #define NOT_BEHIND_SPACE "(?<!" SPACE ")"
 
+/* The family of o200k with words that Chinese characters are not part of, as Kimi K2 has it. A class cannot take
+ * another one away, so these say what is not in them. */
+#define UPPER_NOT_HAN     "[^\\p{C}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{Ll}\\p{sc:Han}]"
+#define LOWER_NOT_HAN     "[^\\p{C}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{Lu}\\p{Lt}\\p{sc:Han}]"
+#define DEEPSEEK_V3(tail) "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+" tail
+#define HAN_KANA          "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+"
+/* The scripts that Arcee's tokenizer keeps apart. */
+#define ASIAN                                                                                                          \
+    "[\\x{4E00}-\\x{9FFF}\\x{3400}-\\x{4DBF}\\x{F900}-\\x{FAFF}\\x{3040}-\\x{30FF}\\x{FF65}-\\x{FF9F}"                 \
+    "\\x{2F00}-\\x{2FDF}\\x{E40}-\\x{E7F}\\x{E80}-\\x{EFF}\\x{1780}-\\x{17FF}\\x{1000}-\\x{109F}"                      \
+    "\\x{AA60}-\\x{AA7F}\\x{A9E0}-\\x{A9FF}\\x{AC00}-\\x{D7AF}\\x{1100}-\\x{11FF}]+"
+/* Words end at this punctuation only. */
+#define BLOOM " ?[^(" S "|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C})]+"
+#define GEMMA "[^\\n]+|\\n+"
+#define HALVING                                                                                                        \
+    SPACE "{512}(?![^" S "])|" SPACE "{256}(?![^" S "])|" SPACE "{128}(?![^" S "])|" SPACE "{64}(?![^" S "])|" SPACE   \
+          "{32}(?![^" S "])|" SPACE "{16}(?![^" S "])|" SPACE "{8}(?![^" S "])|" SPACE "{4}(?![^" S "])|" SPACE        \
+          "{1,2}(?![^" S "])|" SPACE
+
+/* Not an expression: digits are grouped by three from the right of their run, which no expression does in linear time.
+ */
+static const char thousands[] = "thousands";
+/* The same where no letter, mark, digit or low line follows the run; other runs stay as they are. */
+static const char thousands_of_words[] = "thousands of words";
+
 typedef struct rule {
     const char *names; /* each between spaces */
     const char *regex[6];
     bool ignore_merges, add_bos, nfc;
+    bool raw;     /* BPE over characters, with bytes as <0x00> */
+    bool escaped; /* a space is written as U+2581 */
 } rule;
 
 /* A name stands here only when its expressions, its normalization and its flags are all known. */
 static const rule rules[] = {
-    {" gpt-2 phi-2 ", {GPT2}},
-    {" smollm starcoder refact ", {"\\p{N}", GPT2}},
+    {" gpt-2 phi-2 jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe gigachat a.x-4.0 mellum "
+     "exaone4 jais trillion granite-docling ",
+     {GPT2}},
+    {" mpt olmo modern-bert ", {GPT2}, .nfc = true},
+    {" smollm starcoder refact codeshell exaone minerva-7b mellum2 ", {"\\p{N}", GPT2}},
     {" command-r ", {"\\p{N}", GPT2}, .nfc = true},
-    {" llama-bpe llama3 llama-v3 ", {CL100K("\\p{N}{1,3}")}, .ignore_merges = true, .add_bos = true},
-    {" dbrx ", {CL100K("\\p{N}{1,3}")}},
-    {" qwen2 ", {CL100K("\\p{N}")}, .nfc = true},
-    {" gpt-4o ", {O200K(CONTRACTION "?", "\\p{N}{1,3}")}, .ignore_merges = true},
+    {" llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano ",
+     {CL100K("\\p{N}{1,3}")},
+     .ignore_merges = true,
+     .add_bos = true},
+    {" dbrx smaug-bpe glm4 chatglm-bpe ", {CL100K("\\p{N}{1,3}")}},
+    {" jais-2 ",
+     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" S "\\p{L}\\p{N}]+[\\r\\n]*|" SPACE
+                  "*[\\r\\n]+|" HALVING}},
+    {" minicpm5 ", {"\\p{N}{1,3}", CL100K("\\p{N}+")}, .ignore_merges = true},
+    {" qwen2 megrez kormo f2llmv2 ", {CL100K("\\p{N}")}, .nfc = true},
+    {" deepseek-r1-qwen stablelm2 hunyuan solar-open grok-2 ", {CL100K("\\p{N}")}},
+    {" qwen35 ",
+     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" S "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES},
+     .nfc = true},
+    {" ufakzeka ", {"[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" S "\\p{L}\\p{N}]+[\\r\\n]*|" LINES}},
+    {" laguna ", {GEMMA, CL100K("\\p{N}")}},
+    {" bailingmoe bailingmoe2 llada-moe ",
+     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^" S "\\p{L}\\p{N}]++[\\r\\n]*|" SPACE
+      "*[\\r\\n]|" SPACES}},
+    {" seed-coder ", {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" S "\\p{L}\\p{N}]+|" LINES}},
+    {" exaone-moe ",
+     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}| ?[^" S
+                  "\\p{L}\\p{N}]+[\\r\\n/]?|" SPACE "*[\\r\\n]|" SPACES}},
+    {" gpt-4o llama4 kanana2 talkie granite-embed-multi-97m ",
+     {O200K(CONTRACTION "?", "\\p{N}{1,3}")},
+     .ignore_merges = true},
+    {" minimax-m2 ", {O200K(CONTRACTION "?", "\\p{N}{1,3}")}},
+    {" tiny_aya cohere2moe ", {thousands_of_words, O200K(CONTRACTION "?", "\\p{N}{1,3}")}},
+    {" youtu ",
+     {"[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|[!\\x{2026}\\x{201C}\\x{201D}\\x{2018}\\x{2019}\\x{2014}:\\x{FF1B},"
+      "\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+|[\\x{3105}-\\x{312F}]+|" HAN_KANA,
+      O200K(CONTRACTION "?", "\\p{N}")},
+     .ignore_merges = true},
+    {" kimi-k2 ",
+     {"\\p{sc:Han}+|[^\\r\\n\\p{L}\\p{N}]?" UPPER_NOT_HAN "*" LOWER_NOT_HAN "+" CONTRACTION
+      "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER_NOT_HAN "+" LOWER_NOT_HAN "*" CONTRACTION "?|\\p{N}{1,3}| ?[^" S
+      "\\p{L}\\p{N}]+[\\r\\n]*|" LINES}},
     {" tekken ", {O200K("", "\\p{N}")}, .ignore_merges = true, .add_bos = true},
     {" falcon ", {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9]{3}"}},
+    {" poro-chat bloom gpt3-finnish ", {BLOOM}},
+    {" viking ", {BLOOM, "\\p{N}"}},
+    {" chameleon ",
+     {"<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\\t\\n]|    |  ", "\\p{N}", "[\\p{P}!-/:-@\\[-`{-~]", GPT2},
+     .add_bos = true},
+    {" superbpe ", {"\\p{N}+", thousands}},
     {" deepseek-llm ",
      {"[\\r\\n]", SPACE "?[" CASED "]+",
       SPACE "?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+",
       NOT_BEHIND_SPACE SPACE "+\\z", CJK, "\\p{N}+"}},
     {" deepseek-coder ", {"[\\r\\n]", SPACE "?\\p{L}+", SPACE "?\\p{P}+", CJK, "\\p{N}"}},
-    {" deepseek-v3 ",
-     {"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+",
-      "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES}},
+    {" deepseek-v3 hunyuan-dense joyai-llm hy_v4 ", {"\\p{N}{1,3}", HAN_KANA, DEEPSEEK_V3("[\\r\\n]*|" LINES)}},
+    {" spark2_5 ", {"\\p{N}{1,3}", HAN_KANA, DEEPSEEK_V3("|[\\r\\n]|" SPACES), "\\p{N}"}},
+    {" afmoe ", {thousands, ASIAN, DEEPSEEK_V3("[\\r\\n]*|" LINES)}},
+    {" gemma4 granite-embed-multi-311m sarvam-moe ", {GEMMA}, .raw = true, .escaped = true},
     /* What files that were converted without a name say; it means these expressions, not "any". */
     {" default ", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9]{3}"}},
 };
@@ -80,7 +151,7 @@ static const rule rules[] = {
 struct pl_pretok {
     const rule *rule;
     int n;
-    pcre2_code *code[6];
+    pcre2_code *code[6]; /* NULL for what is no expression */
     pcre2_match_context *limits;
 };
 
@@ -116,6 +187,7 @@ pl_status pl_pretok_open(pl_pretok **out, pl_str name, pl_error *err)
     for (; p->n < 6 && r->regex[p->n]; p->n++) {
         int code;
         size_t at;
+        if (r->regex[p->n] == thousands || r->regex[p->n] == thousands_of_words) continue;
         p->code[p->n] =
             pcre2_compile((PCRE2_SPTR)r->regex[p->n], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
         if (!p->code[p->n] && code == PCRE2_ERROR_HEAP_FAILED) goto no_memory;
@@ -148,6 +220,60 @@ bool pl_pretok_add_bos(const pl_pretok *p)
 bool pl_pretok_nfc(const pl_pretok *p)
 {
     return p->rule->nfc;
+}
+bool pl_pretok_escaped(const pl_pretok *p)
+{
+    return p->rule->escaped;
+}
+bool pl_pretok_is_raw(pl_str name)
+{
+    const rule *r = find_rule(name);
+    return r && r->raw;
+}
+
+static bool is_number(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+}
+
+/* What \\w of the tokenizers library takes: letters, marks, digits, connecting punctuation. */
+static bool is_word(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_ND) || k == UTF8PROC_CATEGORY_PC;
+}
+
+/* Cuts runs of digits in text[from, to) into threes from their right, and what lies between from them. */
+static void cut_thousands(pl_str text, size_t from, size_t to, bool of_words, pl_buf *ends)
+{
+    pl_str piece = {text.data, to};
+    size_t done = from;
+    for (size_t at = from, size; at < to; at += size) {
+        int32_t c;
+        size = pl_char_at(piece, at, &c);
+        if (of_words ? utf8proc_category(c) != UTF8PROC_CATEGORY_ND : !is_number(c)) continue;
+        /* The run's length first, then its pieces. */
+        size_t n = 0, end = at;
+        int32_t next = -1;
+        for (size_t k; end < to; end += k, n++) {
+            k = pl_char_at(piece, end, &next);
+            if (of_words ? utf8proc_category(next) != UTF8PROC_CATEGORY_ND : !is_number(next)) break;
+            next = -1;
+        }
+        if (of_words && next >= 0 && is_word(next)) {
+            size = end - at;
+            continue;
+        }
+        if (at > done) pl_buf_add_u32(ends, (uint32_t)at);
+        for (; at < end; n--) {
+            at += pl_char_at(piece, at, &c);
+            if (n % 3 == 1) pl_buf_add_u32(ends, (uint32_t)at);
+        }
+        done = end;
+        size = 0;
+    }
+    if (done < to) pl_buf_add_u32(ends, (uint32_t)to);
 }
 
 /* Appends the ends of the pieces into which code cuts text[from, to). */
@@ -190,7 +316,10 @@ pl_status pl_pretok_split(const pl_pretok *p, pl_text_work *w, pl_str text, pl_s
         size_t from = 0;
         for (size_t k = 0; k + 4 <= now->size && s == PL_OK; k += 4) {
             size_t to = pl_get_u32(now->data + k);
-            s = cut(p, p->code[i], match, text, from, to, then, err);
+            if (p->code[i])
+                s = cut(p, p->code[i], match, text, from, to, then, err);
+            else
+                cut_thousands(text, from, to, p->rule->regex[i] == thousands_of_words, then);
             from = to;
         }
         if (s == PL_OK && then->failed)

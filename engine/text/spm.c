@@ -21,17 +21,10 @@ static uint32_t descending(float f)
     return ~u;
 }
 
-static int32_t normal_token(const pl_vocab *v, pl_str text)
-{
-    uint64_t id;
-    if (text.size > v->longest || !pl_map_get(&v->by_text, text, &id)) return -1;
-    return v->type[id] == PL_TOKEN_NORMAL ? (int32_t)id : -1;
-}
-
 static bool spm_pair(const void *user, const pl_symbol *a, const pl_symbol *b, int32_t *id, uint32_t *priority)
 {
     const spm_user *u = user;
-    *id = normal_token(u->v, (pl_str){u->text + a->at, (size_t)a->size + b->size});
+    *id = pl_vocab_normal(u->v, (pl_str){u->text + a->at, (size_t)a->size + b->size});
     if (*id < 0) return false;
     *priority = descending(u->v->score[*id]);
     return true;
@@ -39,7 +32,7 @@ static bool spm_pair(const void *user, const pl_symbol *a, const pl_symbol *b, i
 
 static bool emit(const pl_vocab *v, const char *text, const pl_symbol *s, pl_buf *out)
 {
-    int32_t id = s->id >= 0 ? s->id : normal_token(v, (pl_str){text + s->at, s->size});
+    int32_t id = s->id >= 0 ? s->id : pl_vocab_normal(v, (pl_str){text + s->at, s->size});
     if (id >= 0) return pl_buf_add(out, &id, sizeof id);
     bool bytes = true;
     for (uint32_t i = 0; i < s->size; i++) bytes = bytes && v->byte_id[(uint8_t)text[s->at + i]] >= 0;

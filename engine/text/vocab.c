@@ -1,9 +1,11 @@
 #include "engine/text/vocab.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/alloc.h"
+#include "engine/text/chars_impl.h"
 #include "engine/text/vocab_impl.h"
 
 /* Bounds the work at each place of a text where a special token may begin. */
@@ -18,17 +20,27 @@ static const char *const end_names[] = {
     "<|endoftext|>",
     "<|end_of_text|>",
     "</s>",
+    "<eos>",
     "<end_of_turn>",
     "<turn|>",
+    "<|tool_response>",
     "<|eot|>",
     "<EOT>",
     "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
     "<|return|>",
     "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
     "<end_of_utterance>",
     "<｜end▁of▁sentence｜>",
     "<|END_OF_TURN_TOKEN|>",
     "<|endofprompt|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
 };
 
 static bool is_special(uint8_t type)
@@ -80,7 +92,8 @@ static pl_status load_tokens(pl_vocab *v, const pl_gguf *g, pl_error *err)
     v->piece = pl_arena_zalloc(&v->arena, n * sizeof *v->piece);
     v->type = pl_arena_zalloc(&v->arena, n);
     v->eog = pl_arena_zalloc(&v->arena, n * sizeof *v->eog);
-    if (!v->text || !v->piece || !v->type || !v->eog)
+    v->strip = pl_arena_zalloc(&v->arena, n);
+    if (!v->text || !v->piece || !v->type || !v->eog || !v->strip)
         return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu tokens", n);
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
@@ -115,9 +128,10 @@ static int byte_token(pl_str t)
     return b;
 }
 
-/* The bytes that each token stands for. */
-static pl_status load_pieces(pl_vocab *v, bool bpe, pl_error *err)
+/* The bytes that each token stands for. raw: BPE over characters as they are, not GPT-2's visible alphabet. */
+static pl_status load_pieces(pl_vocab *v, bool raw, pl_error *err)
 {
+    bool visible = v->kind == PL_VOCAB_BPE && !raw;
     pl_buf b = {0};
     pl_status s = PL_OK;
     for (int i = 0; i < 256; i++) v->byte_id[i] = -1;
@@ -133,8 +147,8 @@ static pl_status load_pieces(pl_vocab *v, bool bpe, pl_error *err)
             }
             v->byte_id[byte] = i;
             ok = pl_buf_add_u8(&b, (uint8_t)byte);
-        } else if (v->type[i] == PL_TOKEN_NORMAL) {
-            ok = bpe ? pl_bpe_visible_to_bytes(v->text[i], &b) : pl_spm_unescape(v->text[i], &b);
+        } else if (v->type[i] == PL_TOKEN_NORMAL || (raw && v->type[i] == PL_TOKEN_USER_DEFINED)) {
+            ok = visible ? pl_bpe_visible_to_bytes(v->text[i], &b) : pl_spm_unescape(v->text[i], &b);
         } else if (is_special(v->type[i])) {
             v->piece[i] = v->text[i];
             continue;
@@ -184,17 +198,64 @@ static pl_status load_special(pl_vocab *v, pl_error *err)
     return PL_OK;
 }
 
-static pl_status load_ids(pl_vocab *v, const pl_gguf *g, bool add_bos, pl_error *err)
+/* Files do not say which special tokens take the white space around them with them, so it is known by model. */
+static void load_strips(pl_vocab *v, const pl_gguf *g)
 {
-    int32_t ends[4];
+    char name[64] = "";
+    pl_gguf_value value;
+    if (pl_gguf_find(g, "general.name", &value) && value.kind == PL_GGUF_STRING)
+        snprintf(name, sizeof name, "%.*s", value.raw.size > 63 ? 63 : (int)value.raw.size,
+                 (const char *)value.raw.data);
+    for (char *c = name; *c; c++) *c = *c >= 'A' && *c <= 'Z' ? (char)(*c + 32) : *c;
+    pl_str arch = {"", 0};
+    if (pl_gguf_find(g, "general.architecture", &value) && value.kind == PL_GGUF_STRING)
+        arch = (pl_str){(const char *)value.raw.data, value.raw.size};
+    static const char *const masked_pre[] = {"jina-v2-de", "jina-v2-es", "jina-v2-code", "modern-bert"};
+    bool mask = pl_str_is(arch, "nomic-bert-moe") || pl_str_is(arch, "jina-bert-v3");
+    for (size_t i = 0; i < 4; i++) mask = mask || strcmp(v->pre, masked_pre[i]) == 0;
+    static const char *const masks[] = {"<mask>", "[MASK]"};
+    for (int i = 0; mask && i < 2; i++) {
+        int32_t id = pl_vocab_find(v, pl_str_from(masks[i]));
+        if (id >= 0 && is_special(v->type[id])) v->strip[id] = PL_STRIP_LEFT;
+    }
+    bool phi3 = strstr(name, "phi-3") || strstr(name, "phi3");
+    for (int32_t i = 0; phi3 && i < v->n_special; i++) {
+        pl_str t = v->text[v->special[i]];
+        if (!pl_str_is(t, "<unk>") && !pl_str_is(t, "<s>") && !pl_str_is(t, "<|endoftext|>"))
+            v->strip[v->special[i]] = PL_STRIP_RIGHT;
+    }
+}
+
+/* The token of the key, or the special one with this text. */
+static pl_status get_token_or(const pl_vocab *v, const pl_gguf *g, const char *key, const char *text, int32_t *out,
+                              pl_error *err)
+{
+    PL_TRY(get_token(v, g, key, out, err));
+    int32_t id = *out < 0 ? pl_vocab_find(v, pl_str_from(text)) : -1;
+    if (id >= 0 && is_special(v->type[id])) *out = id;
+    return PL_OK;
+}
+
+static pl_status load_ids(pl_vocab *v, const pl_gguf *g, bool add_bos, bool add_eos, pl_error *err)
+{
+    int32_t ends[3];
     bool found;
     PL_TRY(get_token(v, g, "tokenizer.ggml.bos_token_id", &v->bos, err));
     PL_TRY(get_token(v, g, "tokenizer.ggml.eos_token_id", &v->eos, err));
     PL_TRY(get_token(v, g, "tokenizer.ggml.eot_token_id", &ends[0], err));
     PL_TRY(get_token(v, g, "tokenizer.ggml.eom_token_id", &ends[1], err));
+    if (v->kind == PL_VOCAB_WPM) {
+        if (v->bos < 0) PL_TRY(get_token_or(v, g, "tokenizer.ggml.cls_token_id", "[CLS]", &v->bos, err));
+        PL_TRY(get_token_or(v, g, "tokenizer.ggml.seperator_token_id", "[SEP]", &v->sep, err)); /* the key's spelling */
+        v->add_sep = true;
+        PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.add_sep_token", &v->add_sep, &found, err));
+    }
     v->add_bos = add_bos;
+    v->add_eos = add_eos;
     PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &v->add_bos, &found, err));
     PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.add_eos_token", &v->add_eos, &found, err));
+    /* Gemma 4's files say no, which its makers do not mean. */
+    if (strcmp(v->pre, "gemma4") == 0) v->add_bos = true;
     ends[2] = v->eos;
     for (int i = 0; i < 3; i++) {
         if (ends[i] >= 0) v->eog[ends[i]] = true;
@@ -205,9 +266,12 @@ static pl_status load_ids(pl_vocab *v, const pl_gguf *g, bool add_bos, pl_error 
     }
     /* In the harmony format <|end|> closes one message of an answer that goes on; <|return|> and <|call|> end it. */
     int32_t end = pl_vocab_find(v, PL_STR("<|end|>"));
-    if (end >= 0 && end != v->eos && pl_vocab_find(v, PL_STR("<|return|>")) >= 0 &&
-        pl_vocab_find(v, PL_STR("<|call|>")) >= 0)
-        v->eog[end] = false;
+    bool harmony = pl_vocab_find(v, PL_STR("<|return|>")) >= 0 && pl_vocab_find(v, PL_STR("<|call|>")) >= 0;
+    bool solar = pl_vocab_find(v, PL_STR("<|flush|>")) >= 0 && pl_vocab_find(v, PL_STR("<|calls|>")) >= 0;
+    if (end >= 0 && end != v->eos && (harmony || solar)) v->eog[end] = false;
+    /* Gemma 4 has </s> as a word of HTML. */
+    int32_t strike = pl_vocab_find(v, PL_STR("</s>"));
+    if (strike >= 0 && strike != v->eos && pl_vocab_find(v, PL_STR("<|tool_response>")) >= 0) v->eog[strike] = false;
     return PL_OK;
 }
 
@@ -226,41 +290,102 @@ static pl_status load_scores(pl_vocab *v, const pl_gguf *g, pl_error *err)
     }
     v->add_space_prefix = true;
     PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix, &found, err));
+    v->leading_space = v->add_space_prefix;
     return PL_OK;
+}
+
+static pl_status load_bpe(pl_vocab *v, const pl_gguf *g, pl_error *err)
+{
+    pl_gguf_value merges;
+    bool found;
+    PL_TRY(get_array(g, "tokenizer.ggml.merges", true, 0, &merges, &found, err));
+    if (!found) return pl_fail(err, PL_ERR_FORMAT, "the file has no tokenizer.ggml.merges");
+    PL_TRY(pl_bpe_new(&v->bpe, v, &merges, err));
+    return load_ids(v, g, pl_pretok_add_bos(pl_bpe_pretok(v->bpe)), false, err);
+}
+
+static pl_status load_wpm(pl_vocab *v, const pl_gguf *g, pl_error *err)
+{
+    bool found;
+    if (v->unk < 0) PL_TRY(get_token_or(v, g, "tokenizer.ggml.unknown_token_id", "[UNK]", &v->unk, err));
+    v->leading_space = true;
+    /* Most files do not say whether letters lose their case. Where they do, no token has a capital letter. */
+    v->lowercase = true;
+    for (char c = 'A'; c <= 'Z'; c++) {
+        char token[] = "\xe2\x96\x81?";
+        token[3] = c;
+        if (pl_vocab_normal(v, pl_str_from(token)) >= 0) v->lowercase = false;
+    }
+    PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.normalizer.lowercase", &v->lowercase, &found, err));
+    v->strip_accents = v->lowercase;
+    PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.normalizer.strip_accents", &v->strip_accents, &found, err));
+    return load_ids(v, g, true, false, err);
+}
+
+static pl_status load_ugm(pl_vocab *v, const pl_gguf *g, pl_error *err)
+{
+    pl_gguf_value map;
+    bool found, escape = true;
+    v->merge_spaces = false;
+    PL_TRY(load_scores(v, g, err));
+    PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &v->merge_spaces, &found, err));
+    PL_TRY(pl_gguf_get_bool(g, "tokenizer.ggml.escape_whitespaces", &escape, &found, err));
+    v->keep_spaces = !escape;
+    PL_TRY(get_array(g, "tokenizer.ggml.precompiled_charsmap", false, 0, &map, &found, err));
+    if (found && map.elem != PL_GGUF_U8 && map.elem != PL_GGUF_I8)
+        return pl_fail(err, PL_ERR_FORMAT, "tokenizer.ggml.precompiled_charsmap is not an array of bytes");
+    PL_TRY(pl_ugm_new(&v->ugm, v, found ? map.raw : (pl_bytes){0}, err));
+    return load_ids(v, g, false, true, err);
 }
 
 static pl_status load(pl_vocab *v, const pl_gguf *g, pl_error *err)
 {
+    static const struct {
+        const char *name;
+        pl_vocab_kind kind;
+    } models[] = {{"gpt2", PL_VOCAB_BPE},
+                  {"gemma4", PL_VOCAB_BPE},
+                  {"llama", PL_VOCAB_SPM},
+                  {"bert", PL_VOCAB_WPM},
+                  {"t5", PL_VOCAB_UGM}};
     pl_str model, pre = {"", 0};
-    bool found, named;
+    bool found, named, known = false;
     PL_TRY(pl_gguf_get_str(g, "tokenizer.ggml.model", &model, &found, err));
     if (!found) return pl_fail(err, PL_ERR_FORMAT, "the file has no tokenizer (tokenizer.ggml.model)");
-    bool bpe = pl_str_is(model, "gpt2");
-    if (!bpe && !pl_str_is(model, "llama"))
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        if (!pl_str_is(model, models[i].name)) continue;
+        known = true;
+        v->kind = models[i].kind;
+    }
+    if (!known)
         return pl_fail(err, PL_ERR_UNSUPPORTED, "tokenizer \"%.*s\" (tokenizer.ggml.model) is not known",
                        model.size > 64 ? 64 : (int)model.size, model.data);
     PL_TRY(pl_gguf_get_str(g, "tokenizer.ggml.pre", &pre, &named, err));
-    if (bpe && !named)
+    if (pl_str_is(model, "gemma4")) {
+        pre = PL_STR("gemma4");
+        named = true;
+    }
+    if (v->kind == PL_VOCAB_BPE && !named)
         return pl_fail(err, PL_ERR_UNSUPPORTED, "the file does not name its pre-tokenizer (tokenizer.ggml.pre)");
     v->model = pl_arena_strdup(&v->arena, model);
     v->pre = pl_arena_strdup(&v->arena, pre);
     if (!v->model || !v->pre) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tokenizer");
     PL_TRY(load_tokens(v, g, err));
-    PL_TRY(load_pieces(v, bpe, err));
+    PL_TRY(load_pieces(v, pl_pretok_is_raw(pre), err));
     PL_TRY(load_special(v, err));
+    load_strips(v, g);
     PL_TRY(get_token(v, g, "tokenizer.ggml.unknown_token_id", &v->unk, err));
-    for (int32_t i = 0; i < v->n && v->unk < 0 && !bpe; i++) {
+    for (int32_t i = 0; i < v->n && v->unk < 0 && v->kind != PL_VOCAB_BPE; i++) {
         if (v->type[i] == PL_TOKEN_UNKNOWN) v->unk = i;
     }
-    if (bpe) {
-        pl_gguf_value merges;
-        PL_TRY(get_array(g, "tokenizer.ggml.merges", true, 0, &merges, &found, err));
-        if (!found) return pl_fail(err, PL_ERR_FORMAT, "the file has no tokenizer.ggml.merges");
-        PL_TRY(pl_bpe_new(&v->bpe, v, pre, &merges, err));
-        return load_ids(v, g, pl_pretok_add_bos(pl_bpe_pretok(v->bpe)), err);
+    switch (v->kind) {
+    case PL_VOCAB_BPE: return load_bpe(v, g, err);
+    case PL_VOCAB_WPM: return load_wpm(v, g, err);
+    case PL_VOCAB_UGM: return load_ugm(v, g, err);
+    case PL_VOCAB_SPM: break;
     }
     PL_TRY(load_scores(v, g, err));
-    return load_ids(v, g, true, err);
+    return load_ids(v, g, true, false, err);
 }
 
 pl_status pl_vocab_open(pl_vocab **out, const pl_gguf *g, pl_error *err)
@@ -269,7 +394,7 @@ pl_status pl_vocab_open(pl_vocab **out, const pl_gguf *g, pl_error *err)
     pl_vocab *v = pl_calloc(1, sizeof *v);
     if (!v) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the vocabulary");
     pl_arena_init(&v->arena, 0);
-    v->bos = v->eos = v->unk = -1;
+    v->bos = v->eos = v->unk = v->sep = -1;
     pl_status s = load(v, g, err);
     if (s != PL_OK) {
         pl_vocab_close(v);
@@ -283,6 +408,7 @@ void pl_vocab_close(pl_vocab *v)
 {
     if (!v) return;
     pl_bpe_free(v->bpe);
+    pl_ugm_free(v->ugm);
     pl_map_fini(&v->by_text);
     pl_arena_fini(&v->arena);
     pl_free(v);
@@ -349,6 +475,13 @@ int32_t pl_vocab_find(const pl_vocab *v, pl_str text)
     return pl_map_get(&v->by_text, text, &id) ? (int32_t)id : -1;
 }
 
+int32_t pl_vocab_normal(const pl_vocab *v, pl_str text)
+{
+    uint64_t id;
+    if (text.size > v->longest || !pl_map_get(&v->by_text, text, &id)) return -1;
+    return v->type[id] == PL_TOKEN_NORMAL ? (int32_t)id : -1;
+}
+
 /* ---- text to tokens ---- */
 
 /* The longest special token at text[at], or -1. The sorted list serves as a trie: each byte narrows the range that is
@@ -387,7 +520,36 @@ static int32_t special_at(const pl_vocab *v, pl_str text, size_t at, bool parse_
 static pl_status encode(const pl_vocab *v, pl_text_work *w, pl_str text, pl_buf *out, pl_error *err)
 {
     if (text.size == 0) return PL_OK;
-    return v->bpe ? pl_bpe_encode(v->bpe, w, text, out, err) : pl_spm_encode(v, w, text, out, err);
+    switch (v->kind) {
+    case PL_VOCAB_BPE: return pl_bpe_encode(v->bpe, w, text, out, err);
+    case PL_VOCAB_SPM: return pl_spm_encode(v, w, text, out, err);
+    case PL_VOCAB_WPM: return pl_wpm_encode(v, w, text, out, err);
+    case PL_VOCAB_UGM: break;
+    }
+    return pl_ugm_encode(v, w, text, out, err);
+}
+
+/* text without the white space at its end. */
+static pl_str without_spaces(pl_str text)
+{
+    while (text.size > 0) {
+        size_t n = 1;
+        int32_t c;
+        while (n < text.size && n < 4 && ((uint8_t)text.data[text.size - n] & 0xc0) == 0x80) n++;
+        if (pl_char_at(text, text.size - n, &c) != n || !pl_char_is_space(c)) break;
+        text.size -= n;
+    }
+    return text;
+}
+
+static size_t skip_spaces(pl_str text, size_t at)
+{
+    int32_t c;
+    for (size_t n; at < text.size; at += n) {
+        n = pl_char_at(text, at, &c);
+        if (!pl_char_is_space(c)) break;
+    }
+    return at;
 }
 
 pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool parse_special, pl_buf *out, pl_error *err)
@@ -403,12 +565,16 @@ pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool par
             at++;
             continue;
         }
-        s = encode(v, &w, (pl_str){text.data + from, at - from}, out, err);
+        pl_str before = {text.data + from, at - from};
+        s = encode(v, &w, v->strip[id] & PL_STRIP_LEFT ? without_spaces(before) : before, out, err);
         pl_buf_add(out, &id, sizeof id);
-        from = at += v->text[id].size;
+        at += v->text[id].size;
+        if (v->strip[id] & PL_STRIP_RIGHT) at = skip_spaces(text, at);
+        from = at;
     }
     /* A text begins with a space, and so does what follows a special token. */
     if (s == PL_OK) s = encode(v, &w, (pl_str){text.data + from, text.size - from}, out, err);
+    if (add_special && v->add_sep && v->sep >= 0) pl_buf_add(out, &v->sep, sizeof v->sep);
     if (add_special && pl_vocab_add_eos(v)) pl_buf_add(out, &v->eos, sizeof v->eos);
     pl_text_work_fini(&w);
     if (s == PL_OK && out->failed)
@@ -433,7 +599,7 @@ bool pl_detokenize(const pl_vocab *v, int32_t token, bool special, pl_buf *out)
 
 void pl_detok_start(pl_detok_stream *s, const pl_vocab *v, bool special, bool strip_space)
 {
-    *s = (pl_detok_stream){.vocab = v, .special = special, .strip_space = strip_space && v->add_space_prefix};
+    *s = (pl_detok_stream){.vocab = v, .special = special, .strip_space = strip_space && v->leading_space};
 }
 
 static const char replacement[] = "\xef\xbf\xbd";

@@ -25,7 +25,7 @@ void pl_vocab_close(pl_vocab *v);
 
 int32_t pl_vocab_size(const pl_vocab *v);
 size_t pl_vocab_longest(const pl_vocab *v);    /* no token stands for more bytes of text than this */
-const char *pl_vocab_model(const pl_vocab *v); /* "gpt2", "llama" */
+const char *pl_vocab_model(const pl_vocab *v); /* "gpt2", "gemma4", "llama", "bert", "t5" */
 const char *pl_vocab_pre(const pl_vocab *v);
 /* -1 when the model has none. */
 int32_t pl_vocab_bos(const pl_vocab *v);
@@ -41,17 +41,17 @@ pl_str pl_vocab_text(const pl_vocab *v, int32_t token);
 /* The token with exactly this text, or -1. */
 int32_t pl_vocab_find(const pl_vocab *v, pl_str text);
 
-/* Appends the ids (int32_t each) of text to out. add_special: bos and eos as the model asks for. parse_special: control
- * tokens that stand in the text become their ids; otherwise they are plain text. Any bytes are allowed. Time is linear
- * in the text but for a logarithm; no input blows it up. */
+/* Appends the ids (int32_t each) of text to out. add_special: bos, eos and separator as the model asks for.
+ * parse_special: control tokens that stand in the text become their ids; otherwise they are plain text. Any bytes are
+ * allowed. Time is linear in the text but for a logarithm; no input blows it up. */
 PL_MUST_CHECK pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_special, bool parse_special, pl_buf *out,
                                     pl_error *err);
 
 /* Appends the bytes of one token. special: control tokens give their text, otherwise nothing. */
 bool pl_detokenize(const pl_vocab *v, int32_t token, bool special, pl_buf *out);
 
-/* Detokenizes a stream: holds back bytes until they form whole characters, and the space that SPM puts in front of a
- * text. */
+/* Detokenizes a stream: holds back bytes until they form whole characters, and the space that SPM, WordPiece and
+ * Unigram put in front of a text. */
 typedef struct pl_detok_stream {
     const pl_vocab *vocab;
     bool special, started, strip_space;
