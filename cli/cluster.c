@@ -353,19 +353,6 @@ static void head_signal(void *user)
 /* --- the coordinator with what belongs to it
  * ------------------------------------------------------------------------------ */
 
-pl_sample_params sample_from_options(const cli_options *o)
-{
-    pl_sample_params p = pl_sample_defaults();
-    p.temperature = o->temperature;
-    p.top_k = o->top_k < 0 ? 0 : o->top_k;
-    p.top_p = o->top_p;
-    p.min_p = o->min_p;
-    p.repeat_penalty = o->repeat_penalty;
-    p.repeat_last_n = o->repeat_last_n;
-    p.seed = o->seed;
-    return p;
-}
-
 void log_from_options(const cli_options *o, const char *default_level)
 {
     pl_log_level level = PL_LOG_INFO;
@@ -459,7 +446,7 @@ pl_status head_start(head *h, const cli_options *o, int default_seqs, bool is_pr
         (s = pl_loop_uv_new(&h->loop, err)) != PL_OK ||
         (s = signals_watch(h->loop, &h->signal_fd, &h->signals, head_signal, h, err)) != PL_OK ||
         (s = keyring_open(&h->keys, o, err)) != PL_OK || (s = check_plain(&h->keys, listen, err)) != PL_OK ||
-        (s = model_open(&h->m, o, err)) != PL_OK)
+        (s = sampling_open(&h->sampling, o, err)) != PL_OK || (s = model_open(&h->m, o, err)) != PL_OK)
         goto fail;
     pl_coordinator_model m = {h->m.gguf, h->m.profile, h->m.hashes, h->m.name, model_is_eog, &h->m};
     if ((s = pl_coordinator_new(&h->coordinator, h->loop, &m, &options, err)) != PL_OK ||
@@ -481,6 +468,7 @@ void head_stop(head *h)
     local_node_stop(&h->local);
     pl_net_free(h->net);
     model_close(&h->m);
+    sampling_close(&h->sampling);
     keyring_close(&h->keys);
     if (h->loop) {
         signals_unwatch(h->loop, h->signal_fd, h->signals);

@@ -4,7 +4,7 @@
  * Everything lives on one libuv loop; only the node's compute thread and pool stand beside it. */
 #pragma once
 
-#include "cli/options.h"
+#include "cli/sampling.h"
 #include "coordinator/coordinator.h"
 #include "engine/text/chat.h"
 #include "node/engine.h"
@@ -55,6 +55,7 @@ typedef struct head { /* a coordinator with what belongs to it */
     pl_loop *loop;
     keyring keys;
     model m;
+    sampling sampling;
     pl_coordinator *coordinator;
     pl_net *net;
     local_node local;
@@ -74,5 +75,3 @@ PL_MUST_CHECK pl_status signals_watch(pl_loop *loop, int *fd, void **watch, void
 void signals_unwatch(pl_loop *loop, int fd, void *watch);
 
 void log_from_options(const cli_options *o, const char *default_level);
-/* The sampling options as parameters. */
-pl_sample_params sample_from_options(const cli_options *o);

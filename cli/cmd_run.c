@@ -114,7 +114,7 @@ static pl_status answer(session *s, pl_error *err)
     pl_generation_options g = {.request = {.max_tokens = o->n_predict,
                                            .ignore_eos = o->ignore_eos,
                                            .has_seed = o->has_seed,
-                                           .sample = sample_from_options(o)},
+                                           .sample = s->h.sampling.params},
                                .special = o->special};
     pl_buf text = {0}, tokens = {0};
     pl_status status = PL_OK;
@@ -132,7 +132,6 @@ static pl_status answer(session *s, pl_error *err)
     g.request.tokens = (const int32_t *)(const void *)tokens.data;
     g.request.n_tokens = (int32_t)(tokens.size / sizeof(int32_t));
     pl_buf_reset(&s->answer);
-    if (status == PL_OK) status = pl_sample_check(&g.request.sample, err);
     if (status == PL_OK)
         status = pl_generation_start(&s->generation, s->h.coordinator, s->h.loop, s->h.m.vocab, &g, &events, s, err);
     pl_buf_fini(&text);

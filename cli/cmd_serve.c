@@ -97,11 +97,11 @@ static int run(const cli_options *o, int argc, char **argv)
         .model = s.h.m.name,
         .keys = keys.items,
         .n_keys = (size_t)keys.n,
-        .sample = sample_from_options(o),
+        .sample = s.h.sampling.params,
         .max_tokens = o->n_predict,
     };
     pl_http_options http = {.host = o->host, .port = o->port, .cert_file = o->cert, .key_file = o->ssl_key};
-    if (pl_sample_check(&api.sample, &err) != PL_OK || pl_api_new(&s.api, &api, &err) != PL_OK ||
+    if (pl_api_new(&s.api, &api, &err) != PL_OK ||
         pl_http_new(&s.http, s.h.loop, &http, pl_api_handle, s.api, &err) != PL_OK) {
         code = cli_fail(&err);
     } else {

@@ -54,8 +54,12 @@ typedef struct cli_options {
     str_list stops;
     bool no_conversation, ignore_eos, special, no_display_prompt, show_timings;
     /* sampling */
-    float temperature, top_p, min_p, repeat_penalty;
-    int32_t top_k, repeat_last_n;
+    float temperature, dynatemp_range, dynatemp_exponent, top_p, min_p, typical_p, top_n_sigma, xtc_probability,
+        xtc_threshold, repeat_penalty, frequency_penalty, presence_penalty, dry_multiplier, dry_base, mirostat_tau,
+        mirostat_eta;
+    int32_t top_k, repeat_last_n, dry_allowed_length, dry_last_n, mirostat;
+    const char *samplers, *sampler_seq;
+    str_list logit_bias, dry_breakers;
     uint64_t seed;
     bool has_seed;
     /* cluster */

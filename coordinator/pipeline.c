@@ -600,6 +600,10 @@ pl_status pipeline_result(pl_member *m, const Paceline__Result *r, pl_error *err
         tokens[i].token = t->token;
         tokens[i].logprob = t->logprob;
         tokens[i].n_top = (int32_t)t->n_top;
+        if (t->sampler_state.len > sizeof tokens[i].state)
+            return pl_fail(err, PL_ERR_FORMAT, "a token with %zu bytes of sampler state", t->sampler_state.len);
+        tokens[i].n_state = (uint32_t)t->sampler_state.len;
+        if (t->sampler_state.len) memcpy(tokens[i].state, t->sampler_state.data, t->sampler_state.len);
         for (size_t j = 0; j < t->n_top; j++) {
             tokens[i].top[j] = t->top[j];
             tokens[i].top_logprob[j] = t->top_logprob[j];

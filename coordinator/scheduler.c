@@ -212,6 +212,16 @@ pl_status pl_sched_add(pl_scheduler *s, pl_request *r, pl_error *err)
     return PL_OK;
 }
 
+/* Tokens of r that are under way are not wanted any more. */
+static void forget_samples(pl_scheduler *s, const pl_request *r)
+{
+    for (int32_t i = 0; i < s->n_sent; i++) {
+        pl_sched_sent *f = &s->sent[(s->sent_first + i) % s->shape.in_flight];
+        for (int32_t k = 0; k < f->n_samples; k++)
+            if (f->samples[k].request == r) f->samples[k].request = NULL;
+    }
+}
+
 void pl_sched_end(pl_scheduler *s, pl_request *r, pl_finish why, const pl_error *err)
 {
     if (r->state == PL_REQUEST_ENDED) return;
@@ -219,11 +229,7 @@ void pl_sched_end(pl_scheduler *s, pl_request *r, pl_finish why, const pl_error 
         slot_release(s, r);
     else
         s->n_waiting--;
-    for (int32_t i = 0; i < s->n_sent; i++) {
-        pl_sched_sent *f = &s->sent[(s->sent_first + i) % s->shape.in_flight];
-        for (int32_t k = 0; k < f->n_samples; k++)
-            if (f->samples[k].request == r) f->samples[k].request = NULL;
-    }
+    forget_samples(s, r);
     unlink_open(s, r);
     s->n_open--;
     s->n_ended[why]++;
@@ -333,6 +339,9 @@ static bool find_blocks(pl_scheduler *s, pl_request *r, int32_t n_pos)
         close_slot(s, seq);
         s->n_preempted++;
         victim->n_replays++;
+        /* A token that is under way would bring a state that a sequence which was opened again before does not have.
+         * It is drawn again. */
+        if (victim->sample.mirostat != 0) forget_samples(s, victim);
         back_to_waiting(s, victim);
         if (victim == r) return false;
     }
@@ -491,7 +500,7 @@ static void take_token(pl_scheduler *s, pl_request *r, const pl_sampled *t)
         pl_sched_end(s, r, PL_FINISH_STOP, NULL);
         return;
     }
-    if (!pl_request_append(r, t->token)) {
+    if (!pl_request_append(r, t)) {
         pl_error err = {0};
         pl_fail(&err, PL_ERR_NO_MEMORY, "request %s: no memory for its %d tokens", r->id, r->n_tokens + 1);
         pl_sched_end(s, r, PL_FINISH_ERROR, &err);

@@ -62,7 +62,23 @@ static pl_status check_params(const pl_request_params *p, int32_t n_ctx, int32_t
         if (p->tokens[i] < 0 || p->tokens[i] >= n_vocab)
             return pl_fail(err, PL_ERR_INVALID, "token %d of the prompt is %d, not in the vocabulary of %d", i,
                            p->tokens[i], n_vocab);
+    for (int32_t i = 0; i < p->sample.n_bias; i++)
+        if (p->sample.bias_tokens[i] < 0 || p->sample.bias_tokens[i] >= n_vocab)
+            return pl_fail(err, PL_ERR_INVALID, "logit_bias: token %d is not in the vocabulary of %d",
+                           p->sample.bias_tokens[i], n_vocab);
     return pl_sample_check(&p->sample, err);
+}
+
+/* Lists that the caller's parameters point to. False: no memory; what was taken is in r. */
+static bool own_sample(pl_request *r)
+{
+    if (!pl_sample_params_own(&r->sample, &r->sample_block)) return false;
+    size_t n = (size_t)r->sample.n_breakers;
+    r->breakers = pl_calloc(n + 1, sizeof *r->breakers);
+    if (!r->breakers) return false;
+    for (size_t i = 0; i < n; i++)
+        r->breakers[i] = (ProtobufCBinaryData){r->sample.breakers[i].size, (uint8_t *)r->sample.breakers[i].data};
+    return true;
 }
 
 pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n_ctx, int32_t n_vocab, pl_rng *rng,
@@ -76,7 +92,9 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     /* A short answer never grows the list; a long one grows it by doubling. */
     int32_t cap = p->n_tokens + (want < 256 ? want : 256);
     int32_t *tokens = pl_calloc((size_t)cap, sizeof *tokens);
-    if (!r || !tokens) {
+    if (r) r->sample = p->sample;
+    if (!r || !tokens || !own_sample(r)) {
+        if (r) pl_free(r->sample_block);
         pl_free(r);
         pl_free(tokens);
         return pl_fail(err, PL_ERR_NO_MEMORY, "request of %d tokens", p->n_tokens);
@@ -87,7 +105,6 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     r->n_prompt = r->n_tokens = p->n_tokens;
     r->max_tokens = want;
     r->ignore_eos = p->ignore_eos;
-    r->sample = p->sample;
     r->slot = -1;
     if (p->id)
         memcpy(r->id, p->id, strlen(p->id));
@@ -102,10 +119,12 @@ void pl_request_free(pl_request *r)
 {
     if (!r) return;
     pl_free(r->tokens);
+    pl_free(r->breakers);
+    pl_free(r->sample_block);
     pl_free(r);
 }
 
-bool pl_request_append(pl_request *r, int32_t token)
+bool pl_request_append(pl_request *r, const pl_sampled *token)
 {
     if (r->n_tokens == r->tokens_cap) {
         int32_t cap = r->tokens_cap < INT32_MAX / 2 ? r->tokens_cap * 2 : INT32_MAX;
@@ -114,7 +133,9 @@ bool pl_request_append(pl_request *r, int32_t token)
         r->tokens = grown;
         r->tokens_cap = cap;
     }
-    r->tokens[r->n_tokens++] = token;
+    r->tokens[r->n_tokens++] = token->token;
+    r->n_sample_state = token->n_state;
+    memcpy(r->sample_state, token->state, token->n_state);
     return true;
 }
 
@@ -128,6 +149,31 @@ void pl_request_record(const pl_request *r, Paceline__Sequence *out, Paceline__P
     params->repeat_penalty = r->sample.repeat_penalty;
     params->repeat_last_n = r->sample.repeat_last_n;
     params->n_logprobs = r->sample.n_logprobs;
+    params->dynatemp_range = r->sample.dynatemp_range;
+    params->dynatemp_exponent = r->sample.dynatemp_exponent;
+    params->typical_p = r->sample.typical_p;
+    params->top_n_sigma = r->sample.top_n_sigma;
+    params->xtc_probability = r->sample.xtc_probability;
+    params->xtc_threshold = r->sample.xtc_threshold;
+    params->frequency_penalty = r->sample.frequency_penalty;
+    params->presence_penalty = r->sample.presence_penalty;
+    params->dry_multiplier = r->sample.dry_multiplier;
+    params->dry_base = r->sample.dry_base;
+    params->dry_allowed_length = r->sample.dry_allowed_length;
+    params->dry_last_n = r->sample.dry_last_n;
+    params->dry_breakers = r->breakers;
+    params->n_dry_breakers = (size_t)r->sample.n_breakers;
+    params->mirostat = (uint32_t)r->sample.mirostat;
+    params->mirostat_tau = r->sample.mirostat_tau;
+    params->mirostat_eta = r->sample.mirostat_eta;
+    size_t n_steps = 0;
+    while (n_steps < PL_STEPS_MAX && r->sample.chain[n_steps] != PL_STEP_END) n_steps++;
+    params->samplers = (ProtobufCBinaryData){n_steps, (uint8_t *)r->sample.chain};
+    params->bias_token = (int32_t *)r->sample.bias_tokens;
+    params->bias = (float *)r->sample.bias;
+    params->n_bias_token = params->n_bias = (size_t)r->sample.n_bias;
+    params->choice = r->sample.choice;
+    params->grammar = (ProtobufCBinaryData){r->sample.grammar.size, (uint8_t *)r->sample.grammar.data};
     paceline__sequence__init(out);
     out->request_id = (char *)r->id;
     out->prompt = r->tokens;
@@ -137,4 +183,5 @@ void pl_request_record(const pl_request *r, Paceline__Sequence *out, Paceline__P
     out->params = params;
     out->seed = r->sample.seed;
     out->max_tokens = (uint32_t)r->max_tokens;
+    out->sampler_state = (ProtobufCBinaryData){r->n_sample_state, (uint8_t *)r->sample_state};
 }

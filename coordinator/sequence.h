@@ -41,6 +41,10 @@ struct pl_request {
 
     char id[PL_REQUEST_ID_MAX + 1];
     pl_sample_params sample;
+    void *sample_block;                        /* what sample points to */
+    ProtobufCBinaryData *breakers;             /* sample's, as they go onto the wire */
+    uint8_t sample_state[PL_SAMPLE_STATE_MAX]; /* with the last token */
+    uint32_t n_sample_state;
     int32_t max_tokens; /* as resolved: never beyond the context */
     bool ignore_eos;
     int32_t *tokens; /* prompt, then what was emitted */
@@ -72,7 +76,7 @@ PL_MUST_CHECK pl_status pl_request_new(pl_request **out, const pl_request_params
                                        int32_t n_vocab, pl_rng *rng, pl_error *err);
 void pl_request_free(pl_request *r);
 /* False when there is no memory. */
-PL_MUST_CHECK bool pl_request_append(pl_request *r, int32_t token);
+PL_MUST_CHECK bool pl_request_append(pl_request *r, const pl_sampled *token);
 
 /* The record on the wire: *out and *params point into r until it changes. */
 void pl_request_record(const pl_request *r, Paceline__Sequence *out, Paceline__Params *params);

@@ -265,7 +265,8 @@ static pl_status build_ops(node_slot *slot, const Paceline__Frame *f, bool param
         size_t n = q->n_prompt + q->n_emitted;
         pl_sample_params *p = PL_ARENA_NEW(&slot->arena, pl_sample_params);
         int32_t *tokens = pl_arena_alloc(&slot->arena, (n + 1) * sizeof *tokens);
-        if (!p || !tokens) goto no_memory;
+        pl_str *breakers = pl_arena_alloc(&slot->arena, (q->params->n_dry_breakers + 1) * sizeof *breakers);
+        if (!p || !tokens || !breakers) goto no_memory;
         *p = (pl_sample_params){
             .temperature = q->params->temperature,
             .top_k = q->params->top_k,
@@ -275,12 +276,39 @@ static pl_status build_ops(node_slot *slot, const Paceline__Frame *f, bool param
             .repeat_last_n = q->params->repeat_last_n,
             .seed = q->seed,
             .n_logprobs = q->params->n_logprobs,
+            .dynatemp_range = q->params->dynatemp_range,
+            .dynatemp_exponent = q->params->dynatemp_exponent,
+            .typical_p = q->params->typical_p,
+            .top_n_sigma = q->params->top_n_sigma,
+            .xtc_probability = q->params->xtc_probability,
+            .xtc_threshold = q->params->xtc_threshold,
+            .frequency_penalty = q->params->frequency_penalty,
+            .presence_penalty = q->params->presence_penalty,
+            .dry_multiplier = q->params->dry_multiplier,
+            .dry_base = q->params->dry_base,
+            .dry_allowed_length = q->params->dry_allowed_length,
+            .dry_last_n = q->params->dry_last_n,
+            .mirostat = (int32_t)q->params->mirostat,
+            .mirostat_tau = q->params->mirostat_tau,
+            .mirostat_eta = q->params->mirostat_eta,
+            .choice = q->params->choice,
+            .n_bias = (int32_t)q->params->n_bias,
+            .bias_tokens = q->params->bias_token,
+            .bias = q->params->bias,
+            .n_breakers = (int32_t)q->params->n_dry_breakers,
+            .breakers = breakers,
+            .grammar = {(const char *)q->params->grammar.data, q->params->grammar.len},
         };
+        for (size_t k = 0; k < q->params->n_dry_breakers; k++)
+            breakers[k] = (pl_str){(const char *)q->params->dry_breakers[k].data, q->params->dry_breakers[k].len};
+        if (q->params->samplers.len) memcpy(p->chain, q->params->samplers.data, q->params->samplers.len);
         if (q->n_prompt) memcpy(tokens, q->prompt, q->n_prompt * sizeof *tokens);
         if (q->n_emitted) memcpy(tokens + q->n_prompt, q->emitted, q->n_emitted * sizeof *tokens);
         ops[i].params = p;
         ops[i].tokens = tokens;
         ops[i].n_tokens = (int32_t)n;
+        ops[i].n_prompt = (int32_t)q->n_prompt;
+        ops[i].state = (pl_bytes){q->sampler_state.data, q->sampler_state.len};
     }
     slot->mb.ops = ops;
     slot->mb.n_ops = (int32_t)f->n_ops;
@@ -391,6 +419,7 @@ static pl_status send_result(node_stage *s, node_slot *slot, pl_error *err)
         t->top = p->top;
         t->top_logprob = p->top_logprob;
         t->n_top = t->n_top_logprob = (size_t)p->n_top;
+        t->sampler_state = (ProtobufCBinaryData){.len = p->n_state, .data = p->state};
     }
     m.body_case = PACELINE__ENVELOPE__BODY_RESULT;
     m.result = &r;

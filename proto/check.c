@@ -8,6 +8,12 @@
 #define NAME_MAX_BYTES   256
 #define REASON_MAX_BYTES 4096
 #define HASH_BYTES       32
+/* Of sampling; engine/sample/sampler.h has the same numbers and the reasons. */
+#define STEPS_MAX         16
+#define BIAS_MAX          1024
+#define BREAKERS_MAX      32
+#define BREAKER_BYTES_MAX 64
+#define GRAMMAR_BYTES_MAX 262144
 /* Far above any machine, and 127 of them still add up without wrapping. */
 #define SIZE_MAX_BYTES (UINT64_C(1) << 56)
 #define MS             UINT64_C(1000000)
@@ -234,7 +240,32 @@ static pl_status check_params(const Paceline__Params *p, limits_ref l, pl_error 
     PL_TRY(check_double("Params.min_p", (double)p->min_p, 0, 1e6, err));
     PL_TRY(check_double("Params.repeat_penalty", (double)p->repeat_penalty, 0, 1e6, err));
     PL_TRY(check_i32("Params.repeat_last_n", p->repeat_last_n, -1, INT32_MAX, err));
-    return check_i32("Params.n_logprobs", p->n_logprobs, -1, l->n_logprobs, err);
+    PL_TRY(check_i32("Params.n_logprobs", p->n_logprobs, -1, l->n_logprobs, err));
+    PL_TRY(check_double("Params.dynatemp_range", (double)p->dynatemp_range, 0, 1e6, err));
+    PL_TRY(check_double("Params.dynatemp_exponent", (double)p->dynatemp_exponent, 0, 1e6, err));
+    PL_TRY(check_double("Params.typical_p", (double)p->typical_p, 0, 1, err));
+    PL_TRY(check_double("Params.top_n_sigma", (double)p->top_n_sigma, -1e6, 1e6, err));
+    PL_TRY(check_double("Params.xtc_probability", (double)p->xtc_probability, 0, 1, err));
+    PL_TRY(check_double("Params.xtc_threshold", (double)p->xtc_threshold, 0, 1, err));
+    PL_TRY(check_double("Params.frequency_penalty", (double)p->frequency_penalty, -1e6, 1e6, err));
+    PL_TRY(check_double("Params.presence_penalty", (double)p->presence_penalty, -1e6, 1e6, err));
+    PL_TRY(check_double("Params.dry_multiplier", (double)p->dry_multiplier, 0, 1e6, err));
+    PL_TRY(check_double("Params.dry_base", (double)p->dry_base, 0, 1e6, err));
+    PL_TRY(check_i32("Params.dry_allowed_length", p->dry_allowed_length, 0, INT32_MAX, err));
+    PL_TRY(check_i32("Params.dry_last_n", p->dry_last_n, -1, INT32_MAX, err));
+    PL_TRY(check_count("Params.dry_breakers", p->n_dry_breakers, 0, BREAKERS_MAX, err));
+    for (size_t i = 0; i < p->n_dry_breakers; i++)
+        PL_TRY(check_count("Params.dry_breakers: bytes", p->dry_breakers[i].len, 1, BREAKER_BYTES_MAX, err));
+    PL_TRY(check_u64("Params.mirostat", p->mirostat, 0, 2, err));
+    PL_TRY(check_double("Params.mirostat_tau", (double)p->mirostat_tau, 0, 1e6, err));
+    PL_TRY(check_double("Params.mirostat_eta", (double)p->mirostat_eta, 0, 1e6, err));
+    PL_TRY(check_count("Params.samplers", p->samplers.len, 0, STEPS_MAX, err));
+    PL_TRY(check_count("Params.bias_token", p->n_bias_token, 0, BIAS_MAX, err));
+    PL_TRY(check_count("Params.bias", p->n_bias, p->n_bias_token, p->n_bias_token, err));
+    PL_TRY(check_i32s("Params.bias_token", p->bias_token, p->n_bias_token, 0, l->n_vocab - 1, err));
+    for (size_t i = 0; i < p->n_bias; i++)
+        if (p->bias[i] != -INFINITY) PL_TRY(check_double("Params.bias", (double)p->bias[i], -1e30, 1e30, err));
+    return check_count("Params.grammar", p->grammar.len, 0, GRAMMAR_BYTES_MAX, err);
 }
 
 static pl_status check_sequence(const Paceline__Sequence *m, limits_ref l, pl_error *err)

@@ -20,8 +20,12 @@
  * - Progress: phase is known; done_bytes <= total_bytes.
  * - Sequence: prompt and emitted together at most n_ctx tokens; params present; at most 64 adapters; sampler_state
  *   at most 4096 bytes; max_tokens < 2^31; at most 1024 stop_tokens.
- * - Params: temperature, top_p, min_p and repeat_penalty in [0, 1e6]; top_k >= -1; repeat_last_n >= -1; n_logprobs
- *   in [-1, n_logprobs].
+ * - Params: temperature, top_p, min_p, repeat_penalty, dynatemp_*, dry_multiplier, dry_base and mirostat_* in
+ *   [0, 1e6]; typical_p and xtc_* in [0, 1]; top_n_sigma, frequency_penalty and presence_penalty in [-1e6, 1e6];
+ *   top_k, repeat_last_n and dry_last_n >= -1; dry_allowed_length >= 0; mirostat <= 2; n_logprobs in [-1, n_logprobs].
+ *   At most 32 dry_breakers of 1 to 64 bytes, 16 samplers, 1024 entries in bias_token and as many in bias, these
+ *   within 1e30 or -infinity; grammar at most 256 KiB. Whether a sampler is known and a grammar is one is for the
+ * stage.
  * - KvOp: kind is known; seq in range. Only OPEN has a sequence, and always. Only EXTEND and FORK have blocks,
  *   EXTEND at least one. FORK: src in range and not seq. FORK, TRUNCATE: n_pos in [0, n_ctx]. Elsewhere src and
  *   n_pos are 0.

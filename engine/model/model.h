@@ -60,7 +60,7 @@ PL_MUST_CHECK pl_status pl_model_compute_plan(const pl_model_profile *p, const p
 #define PL_MODEL_ALIGN         64  /* of every tensor in the compute buffer: a cache line */
 #define PL_STAGE_GRAPHS_MAX    8   /* graphs that a stage keeps; see stage.c */
 #define PL_STAGE_ROW_BYTES     16  /* what a stage notes per row of a batch */
-#define PL_STAGE_SEQ_BYTES     128 /* and per sequence, beside its history and its pages */
+#define PL_STAGE_SEQ_BYTES     512 /* and per sequence, beside its history and its pages */
 #define PL_STAGE_SAMPLER_BYTES 28  /* a sampler's scratch, and one row of logits, per word of the vocabulary */
 
 static inline bool pl_shape_embeds(const pl_stage_shape *s)

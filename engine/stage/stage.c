@@ -34,10 +34,10 @@ typedef struct kept_graph {
 
 /* What the stage with the head knows of a sequence. */
 typedef struct seq_state {
-    pl_sample_params params;
-    int32_t *history;     /* [n_ctx] */
-    int32_t n_known;      /* tokens at 0..n_known-1 are known */
-    int32_t n_known_next; /* the same while a batch is checked; valid when checked_in is this batch */
+    pl_sample_seq *sample; /* NULL: not open */
+    int32_t *history;      /* [n_ctx] */
+    int32_t n_known;       /* tokens at 0..n_known-1 are known */
+    int32_t n_known_next;  /* the same while a batch is checked; valid when checked_in is this batch */
     uint64_t checked_in;
 } seq_state;
 
@@ -69,6 +69,9 @@ struct pl_stage {
     seq_state *seqs; /* [n_seqs], with the head only, like all below */
     int32_t *histories;
     pl_sampler *sampler;
+    pl_vocab *vocab;          /* opened for the first sequence that needs it */
+    pl_sample_seq **openings; /* of the OPENs of the batch that is checked, in their order */
+    size_t n_openings, openings_cap;
     float *logits; /* [n_vocab]: one row as the sampler reads it */
     pl_stage_memory memory;
 };
@@ -233,7 +236,7 @@ static pl_status open_tables(pl_stage *s, pl_error *err)
         for (size_t i = 0; ok && i < n_seqs; i++) s->seqs[i].history = s->histories + i * (size_t)shape->n_ctx;
     }
     if (!ok) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the tables of %" PRId32 " sequences", shape->n_seqs);
-    return s->has_head ? pl_sampler_new(&s->sampler, hp->n_vocab, err) : PL_OK;
+    return s->has_head ? pl_sampler_new(&s->sampler, hp->n_vocab, shape->n_ctx, err) : PL_OK;
 }
 
 pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_profile *profile,
@@ -268,6 +271,11 @@ fail:
                    options->shape.layer_end);
 }
 
+static void drop_openings(pl_stage *s)
+{
+    while (s->n_openings > 0) pl_sample_seq_free(s->openings[--s->n_openings]);
+}
+
 void pl_stage_close(pl_stage *s)
 {
     if (s == NULL) return;
@@ -278,7 +286,10 @@ void pl_stage_close(pl_stage *s)
         s->backend->vt->free(s->backend);
     }
     pl_pool_free(s->pool);
+    drop_openings(s);
+    for (int32_t i = 0; s->seqs && i < s->options.shape.n_seqs; i++) pl_sample_seq_free(s->seqs[i].sample);
     pl_sampler_free(s->sampler);
+    pl_vocab_close(s->vocab);
     pl_rope_table_fini(&s->rope);
     pl_kv_free(s->kv);
     pl_free(s->tensors);
@@ -291,6 +302,7 @@ void pl_stage_close(pl_stage *s)
     pl_free(s->out_rows);
     pl_free(s->rope_row);
     pl_free(s->copies);
+    pl_free(s->openings);
     pl_free(s->seqs);
     pl_free(s->histories);
     pl_free(s->logits);
@@ -331,18 +343,36 @@ static pl_status check_token(const pl_stage *s, int32_t token, int32_t seq, int3
                    token, pos, seq, s->profile->hp.n_vocab);
 }
 
+static pl_status new_sample(pl_stage *s, const pl_kv_op *op, pl_error *err)
+{
+    if (s->n_openings == s->openings_cap) {
+        size_t cap = s->openings_cap ? 2 * s->openings_cap : 8;
+        pl_sample_seq **grown = pl_realloc(s->openings, cap * sizeof *grown);
+        if (grown == NULL) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to open %zu sequences", cap);
+        s->openings = grown;
+        s->openings_cap = cap;
+    }
+    if (pl_sample_needs_vocab(op->params) && s->vocab == NULL) {
+        PL_TRY(pl_vocab_open(&s->vocab, s->profile->g, err));
+        pl_sampler_use_vocab(s->sampler, s->vocab);
+    }
+    pl_sample_seq_options o = {.n_prompt = op->n_prompt, .state = op->state.data, .n_state = op->state.size};
+    PL_TRY(pl_sample_seq_new(&s->openings[s->n_openings], s->sampler, op->params, &o, err));
+    s->n_openings++;
+    return PL_OK;
+}
+
 static pl_status check_open(pl_stage *s, const pl_kv_op *op, pl_error *err)
 {
     if (!s->has_head) return PL_OK;
     if (op->params == NULL)
         return pl_fail(err, PL_ERR_INVALID, "open: sequence %" PRId32 " has no sampling parameters", op->seq);
-    PL_TRY(pl_sample_check(op->params, err));
     if (op->n_tokens < 0 || op->n_tokens > s->options.shape.n_ctx)
         return pl_fail(err, PL_ERR_INVALID, "open: %" PRId32 " tokens of sequence %" PRId32 ": the context is %" PRId32,
                        op->n_tokens, op->seq, s->options.shape.n_ctx);
     for (int32_t i = 0; i < op->n_tokens; i++) PL_TRY(check_token(s, op->tokens[i], op->seq, i, err));
     *known(s, op->seq) = op->n_tokens;
-    return PL_OK;
+    return new_sample(s, op, err);
 }
 
 static pl_status add_copy(pl_stage *s, int32_t from, int32_t to, pl_error *err)
@@ -432,11 +462,13 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
                                         base + (size_t)s->copies[i].from * size, size, err));
         }
     if (!s->has_head) return PL_OK;
+    size_t n_opened = 0;
     for (int32_t i = 0; i < mb->n_ops; i++) {
         const pl_kv_op *op = &mb->ops[i];
         seq_state *q = &s->seqs[op->seq];
         if (op->kind == PL_KV_OPEN) {
-            q->params = *op->params;
+            pl_sample_seq_free(q->sample);
+            q->sample = s->openings[n_opened++];
             if (op->n_tokens > 0) memcpy(q->history, op->tokens, (size_t)op->n_tokens * sizeof *q->history);
             q->n_known = op->n_tokens;
         } else if (op->kind == PL_KV_FORK && q->n_known < op->n_pos) {
@@ -444,10 +476,14 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
             int32_t n = from->n_known < op->n_pos ? from->n_known : op->n_pos;
             if (n > 0) memcpy(q->history, from->history, (size_t)n * sizeof *q->history);
             q->n_known = n;
+        } else if (op->kind == PL_KV_CLOSE) {
+            pl_sample_seq_free(q->sample);
+            q->sample = NULL;
         } else if (op->kind == PL_KV_TRUNCATE && q->n_known > op->n_pos) {
             q->n_known = op->n_pos;
         }
     }
+    s->n_openings = 0; /* all are taken */
     for (int32_t i = 0; i < mb->n_rows; i++) {
         const pl_row *row = &mb->rows[i];
         seq_state *q = &s->seqs[row->seq];
@@ -505,7 +541,7 @@ static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t firs
         if (mb->sampled == NULL) continue;
         seq_state *q = &s->seqs[row->seq];
         pl_sampled *sampled = &mb->sampled[out_base + i];
-        pl_sampler_pick(s->sampler, &q->params, logits, q->history, row->pos + 1, row->pos + 1, 0, sampled);
+        pl_sampler_pick(s->sampler, q->sample, logits, q->history, row->pos + 1, row->pos + 1, sampled);
         /* A token that is known already (a prompt that is replayed) stays. */
         if (row->pos + 1 < s->options.shape.n_ctx && q->n_known == row->pos + 1) {
             q->history[row->pos + 1] = sampled->token;
@@ -538,6 +574,7 @@ pl_status pl_stage_run(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
     pl_status status = check_batch(s, mb, err);
     if (status != PL_OK) {
         pl_kv_drop(s->kv);
+        drop_openings(s);
         return status;
     }
     PL_TRY(commit(s, mb, err));

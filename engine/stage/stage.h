@@ -39,7 +39,8 @@ typedef enum { PL_KV_OPEN = 1, PL_KV_EXTEND, PL_KV_FORK, PL_KV_TRUNCATE, PL_KV_C
 typedef struct pl_kv_op {
     pl_kv_kind kind;
     int32_t seq;
-    int32_t src;   /* FORK: seq, which is open and empty, gets src's first n_pos positions (whole blocks are shared, the
+    int32_t
+        src;       /* FORK: seq, which is open and empty, gets src's first n_pos positions (whole blocks are shared, the
                     * last partial one   is copied to blocks[0]; so n_blocks is 1 when n_pos ends inside a block, else 0) */
     int32_t n_pos; /* FORK, TRUNCATE */
     const int32_t *blocks; /* EXTEND: appended to the sequence's table */
@@ -47,6 +48,8 @@ typedef struct pl_kv_op {
     const pl_sample_params *params; /* OPEN on the stage with the head; NULL elsewhere */
     const int32_t *tokens;          /* OPEN: the tokens at positions 0..n_tokens-1 that are known, for penalties */
     int32_t n_tokens;
+    int32_t n_prompt; /* OPEN: so many of them are the prompt; a grammar begins behind them */
+    pl_bytes state;   /* OPEN: pl_sampled.state of the last token, when there is one */
 } pl_kv_op;
 
 typedef struct pl_row {

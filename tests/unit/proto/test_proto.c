@@ -367,6 +367,31 @@ START_TEST(sequences_are_checked)
     REJECTED(FRAME, "Params.repeat_last_n", SEQUENCE->params->repeat_last_n = -2);
     REJECTED(FRAME, "Params.n_logprobs", SEQUENCE->params->n_logprobs = 6);
     REJECTED(FRAME, "Params.n_logprobs", SEQUENCE->params->n_logprobs = -2);
+    REJECTED(FRAME, "Params.dynatemp_range", SEQUENCE->params->dynatemp_range = -1);
+    REJECTED(FRAME, "Params.dynatemp_exponent", SEQUENCE->params->dynatemp_exponent = NAN);
+    REJECTED(FRAME, "Params.typical_p", SEQUENCE->params->typical_p = 1.5F);
+    REJECTED(FRAME, "Params.top_n_sigma", SEQUENCE->params->top_n_sigma = NAN);
+    REJECTED(FRAME, "Params.xtc_probability", SEQUENCE->params->xtc_probability = 2);
+    REJECTED(FRAME, "Params.xtc_threshold", SEQUENCE->params->xtc_threshold = -1);
+    REJECTED(FRAME, "Params.frequency_penalty", SEQUENCE->params->frequency_penalty = INFINITY);
+    REJECTED(FRAME, "Params.presence_penalty", SEQUENCE->params->presence_penalty = NAN);
+    REJECTED(FRAME, "Params.dry_multiplier", SEQUENCE->params->dry_multiplier = -1);
+    REJECTED(FRAME, "Params.dry_base", SEQUENCE->params->dry_base = NAN);
+    REJECTED(FRAME, "Params.dry_allowed_length", SEQUENCE->params->dry_allowed_length = -1);
+    REJECTED(FRAME, "Params.dry_last_n", SEQUENCE->params->dry_last_n = -2);
+    REJECTED(FRAME, "Params.dry_breakers", SEQUENCE->params->n_dry_breakers = 33);
+    REJECTED(FRAME, "Params.dry_breakers", SEQUENCE->params->dry_breakers[0].len = 65);
+    REJECTED(FRAME, "Params.dry_breakers", SEQUENCE->params->dry_breakers[0].len = 0);
+    REJECTED(FRAME, "Params.mirostat", SEQUENCE->params->mirostat = 3);
+    REJECTED(FRAME, "Params.mirostat_tau", SEQUENCE->params->mirostat_tau = -1);
+    REJECTED(FRAME, "Params.mirostat_eta", SEQUENCE->params->mirostat_eta = NAN);
+    REJECTED(FRAME, "Params.samplers", SEQUENCE->params->samplers.len = 17);
+    REJECTED(FRAME, "Params.bias_token", SEQUENCE->params->n_bias_token = SEQUENCE->params->n_bias = 1025);
+    REJECTED(FRAME, "Params.bias", SEQUENCE->params->n_bias = 1);
+    REJECTED(FRAME, "Params.bias_token[1]", SEQUENCE->params->bias_token[1] = -1);
+    REJECTED(FRAME, "Params.bias", SEQUENCE->params->bias[0] = INFINITY);
+    REJECTED(FRAME, "Params.bias", SEQUENCE->params->bias[0] = NAN);
+    REJECTED(FRAME, "Params.grammar", SEQUENCE->params->grammar.len = 262145);
 }
 END_TEST
 
