@@ -2,13 +2,22 @@
 
 /* The architectures, in the order of their names. Both tables have the same order. */
 #define ARCHS(ROW)                                                                                                     \
+    ROW(command_r, "command-r")                                                                                        \
+    ROW(gemma, "gemma")                                                                                                \
+    ROW(glm4, "glm4")                                                                                                  \
+    ROW(gpt2, "gpt2")                                                                                                  \
+    ROW(gptneox, "gptneox")                                                                                            \
     ROW(granite, "granite")                                                                                            \
     ROW(llama, "llama")                                                                                                \
     ROW(mistral3, "mistral3")                                                                                          \
     ROW(olmo2, "olmo2")                                                                                                \
+    ROW(phi2, "phi2")                                                                                                  \
+    ROW(phi3, "phi3")                                                                                                  \
     ROW(qwen2, "qwen2")                                                                                                \
     ROW(qwen3, "qwen3")                                                                                                \
-    ROW(smollm3, "smollm3")
+    ROW(smollm3, "smollm3")                                                                                            \
+    ROW(stablelm, "stablelm")                                                                                          \
+    ROW(starcoder2, "starcoder2")
 
 #define ARCH_OF(id, name) &pl_arch_##id,
 #define NAME_OF(id, name) name,
@@ -58,11 +67,14 @@ static const pl_slot_info slots[PL_W_COUNT] = {
     [PL_W_FFN_POST_NORM] = {"post_ffw_norm.weight", {PL_DIM_EMBD}, PL_PLACE_LAYER, false},
 
     [PL_W_TOKEN_EMBD] = {"token_embd.weight", {PL_DIM_EMBD, PL_DIM_VOCAB}, PL_PLACE_EMBED, false},
+    [PL_W_POSITION_EMBD] = {"position_embd.weight", {PL_DIM_EMBD, PL_DIM_CTX}, PL_PLACE_EMBED, false},
     [PL_W_OUTPUT_NORM] = {"output_norm.weight", {PL_DIM_EMBD}, PL_PLACE_HEAD, false},
     [PL_W_OUTPUT_NORM_B] = {"output_norm.bias", {PL_DIM_EMBD}, PL_PLACE_HEAD, false},
     [PL_W_OUTPUT] = {"output.weight", {PL_DIM_EMBD, PL_DIM_VOCAB}, PL_PLACE_HEAD, true},
     [PL_W_OUTPUT_B] = {"output.bias", {PL_DIM_VOCAB}, PL_PLACE_HEAD, false},
     [PL_W_ROPE_FREQS] = {"rope_freqs.weight", {PL_DIM_COUPLES}, PL_PLACE_ALL, false},
+    [PL_W_ROPE_LONG] = {"rope_factors_long.weight", {PL_DIM_COUPLES}, PL_PLACE_ALL, false},
+    [PL_W_ROPE_SHORT] = {"rope_factors_short.weight", {PL_DIM_COUPLES}, PL_PLACE_ALL, false},
 };
 
 const pl_slot_info *pl_slot_get(pl_slot slot)

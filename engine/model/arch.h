@@ -36,11 +36,14 @@ typedef enum pl_slot {
     PL_W_FFN_POST_NORM,
     PL_W_LAYER_COUNT,
     PL_W_TOKEN_EMBD = PL_W_LAYER_COUNT,
+    PL_W_POSITION_EMBD,
     PL_W_OUTPUT_NORM,
     PL_W_OUTPUT_NORM_B,
     PL_W_OUTPUT,
     PL_W_OUTPUT_B,
     PL_W_ROPE_FREQS,
+    PL_W_ROPE_LONG,  /* the same, for contexts beyond that of the first training */
+    PL_W_ROPE_SHORT, /* and for those within it */
     PL_W_COUNT,
     PL_W_NONE = -1
 } pl_slot;
@@ -58,6 +61,7 @@ typedef enum pl_dim {
     PL_DIM_HEAD,
     PL_DIM_N_HEAD,
     PL_DIM_N_HEAD_KV,
+    PL_DIM_CTX,    /* n_ctx_train */
     PL_DIM_COUPLES /* n_rot / 2 */
 } pl_dim;
 
@@ -90,6 +94,11 @@ typedef struct pl_weight_spec {
 #define PL_SPECS_QKV_BIAS                                                                                              \
     {PL_W_ATTN_Q_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_K_B, PL_SPEC_OPTIONAL, {0}},                                    \
     {PL_W_ATTN_V_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_OUT_B, PL_SPEC_OPTIONAL, {0}}
+/* One matrix or three. */
+#define PL_SPECS_QKV_EITHER                                                                                            \
+    {PL_W_ATTN_QKV, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_QKV_B, PL_SPEC_OPTIONAL, {0}},                                  \
+    {PL_W_ATTN_Q, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_K, PL_SPEC_OPTIONAL, {0}},                                        \
+    {PL_W_ATTN_V, PL_SPEC_OPTIONAL, {0}}, {PL_W_ATTN_OUT, 0, {0}}
 #define PL_SPECS_GATED {PL_W_FFN_GATE, 0, {0}}, {PL_W_FFN_UP, 0, {0}}, {PL_W_FFN_DOWN, 0, {0}}
 #define PL_SPECS_GATED_BIAS                                                                                            \
     {PL_W_FFN_GATE_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_FFN_UP_B, PL_SPEC_OPTIONAL, {0}},                                  \
@@ -125,13 +134,16 @@ typedef struct pl_build {
     pl_model_graph io;
 } pl_build;
 
-/* The feed-forward part: down(act(gate(x)) * up(x)), or down(act(up(x))). */
-typedef enum pl_ffn { PL_FFN_SWIGLU } pl_ffn;
+typedef enum pl_norm { PL_NORM_RMS, PL_NORM_LAYER } pl_norm;
+typedef enum pl_rope_kind { PL_ROPE_NORMAL, PL_ROPE_NEOX, PL_ROPE_NONE } pl_rope_kind;
 
 typedef struct pl_arch {
     const char *name; /* general.architecture */
-    bool rope_neox;
-    pl_ffn ffn;
+    pl_norm norm;
+    pl_rope_kind rope;
+    /* The feed-forward part: down(act(gate(x)) * up(x)) where the layer has a gate, or has gate and up in one matrix,
+     * else down(act(up(x))). */
+    pl_fn act;
     const pl_weight_spec *specs; /* ends with PL_SPECS_END */
     /* Keys beyond pl_hparams_read's, and what this architecture cannot be. NULL: nothing. */
     void (*check)(pl_hparams *hp, const pl_gguf *g, pl_problems *problems);
@@ -149,5 +161,6 @@ bool pl_arch_is_precise(const pl_arch *arch, pl_slot slot);
 const char *const *pl_arch_names(size_t *n);
 
 /* One line each in arch.c, and one file in arch/. */
-extern const pl_arch pl_arch_granite, pl_arch_llama, pl_arch_mistral3, pl_arch_olmo2, pl_arch_qwen2, pl_arch_qwen3,
-    pl_arch_smollm3;
+extern const pl_arch pl_arch_command_r, pl_arch_gemma, pl_arch_glm4, pl_arch_gpt2, pl_arch_gptneox, pl_arch_granite,
+    pl_arch_llama, pl_arch_mistral3, pl_arch_olmo2, pl_arch_phi2, pl_arch_phi3, pl_arch_qwen2, pl_arch_qwen3,
+    pl_arch_smollm3, pl_arch_stablelm, pl_arch_starcoder2;

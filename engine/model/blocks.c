@@ -9,7 +9,10 @@ pl_tensor *pl_block_embed(pl_build *b)
 {
     if (!b->embed) return b->io.hidden;
     pl_tensor *x = pl_get_rows(b->c, b->weights[PL_W_TOKEN_EMBD], b->io.ids);
-    return pl_set_name(scaled(b, x, b->hp->embd_scale), "embed");
+    x = scaled(b, x, b->hp->embd_scale);
+    if (b->weights[PL_W_POSITION_EMBD])
+        x = pl_add(b->c, x, pl_get_rows(b->c, b->weights[PL_W_POSITION_EMBD], b->io.pos));
+    return pl_set_name(x, "embed");
 }
 
 static pl_tensor *product(pl_build *b, pl_slot slot, pl_tensor *w, pl_tensor *x)
@@ -26,6 +29,7 @@ pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_
 /* weight NULL: only normalised. */
 static pl_tensor *norm(pl_build *b, pl_tensor *x, pl_tensor *weight, pl_tensor *bias)
 {
+    if (b->arch->norm == PL_NORM_LAYER) return pl_layer_norm(b->c, x, weight, bias, b->hp->norm_eps);
     x = pl_rms_norm(b->c, x, weight, b->hp->norm_eps);
     return bias ? pl_add(b->c, x, bias) : x;
 }
@@ -36,11 +40,18 @@ pl_tensor *pl_block_norm(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_te
     return of[w] ? norm(b, x, of[w], bias == PL_W_NONE ? NULL : of[bias]) : x;
 }
 
+/* Rows first..first + m * n_head - 1 of each column of x [.., n] -> [m, n_head, n] */
+static pl_tensor *part_of(pl_build *b, pl_tensor *x, int64_t first, int64_t m, int32_t n_head)
+{
+    if (x == NULL) return NULL;
+    const size_t nb[] = {x->nb[0], (size_t)m * x->nb[0], x->nb[1]};
+    return pl_view(b->c, x, 3, (int64_t[]){m, n_head, x->ne[1]}, nb, (size_t)first * x->nb[0]);
+}
+
 /* [n_head * d_head, n] -> [d_head, n_head, n] */
 static pl_tensor *split_heads(pl_build *b, pl_tensor *x, int32_t n_head)
 {
-    if (x == NULL) return NULL;
-    return pl_reshape(b->c, x, 3, (int64_t[]){b->hp->d_head, n_head, x->ne[1]});
+    return part_of(b, x, 0, b->hp->d_head, n_head);
 }
 
 bool pl_block_is_last(const pl_build *b, int32_t il)
@@ -53,19 +64,21 @@ pl_tensor *pl_block_wanted_rows(pl_build *b, pl_tensor *x)
     return b->io.out_ids ? pl_get_rows(b->c, x, b->io.out_ids) : x;
 }
 
-/* x [n_head * d_head, n] as heads [d_head, n_head, n], normalised where the layer has a weight for it: [d_head] for
- * every head alike, or of the whole row. */
-static pl_tensor *heads(pl_build *b, int32_t il, pl_slot weight, pl_tensor *x, int32_t n_head)
+/* x [d_head, n_head, n] normalised where the layer has a weight for it: [d_head] for every head alike, [d_head, n_head]
+ * for each its own, or of the whole row. */
+static pl_tensor *norm_heads(pl_build *b, int32_t il, pl_slot weight, pl_tensor *x)
 {
     pl_tensor *w = b->layer_weights[il][weight];
-    if (w == NULL) return split_heads(b, x, n_head);
-    if (w->ne[0] == b->hp->d_head) return norm(b, split_heads(b, x, n_head), w, NULL);
-    return split_heads(b, norm(b, x, w, NULL), n_head);
+    if (w == NULL || x == NULL) return x;
+    if (w->ne[1] > 1) return pl_mul(b->c, norm(b, x, NULL, NULL), w);
+    if (w->ne[0] == x->ne[0]) return norm(b, x, w, NULL);
+    pl_tensor *rows = pl_view(b->c, x, 2, (int64_t[]){w->ne[0], x->ne[2]}, (size_t[]){x->nb[0], x->nb[2]}, 0);
+    return split_heads(b, norm(b, rows, w, NULL), (int32_t)x->ne[1]);
 }
 
 static pl_tensor *rope(pl_build *b, int32_t il, pl_tensor *x)
 {
-    if (b->hp->layers[b->layer_first + il] & PL_LAYER_NO_ROPE) return x;
+    if (b->hp->rope.n_rot == 0 || b->hp->layers[b->layer_first + il] & PL_LAYER_NO_ROPE) return x;
     return pl_rope(b->c, x, b->io.rope, b->hp->rope.n_rot, b->hp->rope.neox);
 }
 
@@ -73,16 +86,27 @@ pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, 
 {
     const pl_hparams *hp = b->hp;
     *stored_only = false;
-    pl_tensor *k = pl_block_linear(b, il, PL_W_ATTN_K, PL_W_ATTN_K_B, x); /* [d_head * n_head_kv, n_rows] */
-    pl_tensor *v = pl_block_linear(b, il, PL_W_ATTN_V, PL_W_ATTN_V_B, x);
-    k = rope(b, il, heads(b, il, PL_W_ATTN_K_NORM, k, hp->n_head_kv)); /* [d_head, n_head_kv, n_rows] */
-    pl_tensor *kv = pl_kv_store(b->c, b->kv[il], k, split_heads(b, v, hp->n_head_kv), b->io.slots);
+    /* q [d_head, n_head, n_rows], k and v [d_head, n_head_kv, n_rows], from one product or three */
+    pl_tensor *q = NULL, *k, *v;
+    bool fused = b->layer_weights[il][PL_W_ATTN_QKV] != NULL;
+    if (fused) {
+        pl_tensor *qkv = pl_block_linear(b, il, PL_W_ATTN_QKV, PL_W_ATTN_QKV_B, x);
+        int64_t d = hp->d_head, k_first = d * hp->n_head, v_first = k_first + d * hp->n_head_kv;
+        q = part_of(b, qkv, 0, d, hp->n_head);
+        k = part_of(b, qkv, k_first, d, hp->n_head_kv);
+        v = part_of(b, qkv, v_first, d, hp->n_head_kv);
+    } else {
+        k = split_heads(b, pl_block_linear(b, il, PL_W_ATTN_K, PL_W_ATTN_K_B, x), hp->n_head_kv);
+        v = split_heads(b, pl_block_linear(b, il, PL_W_ATTN_V, PL_W_ATTN_V_B, x), hp->n_head_kv);
+    }
+    k = rope(b, il, norm_heads(b, il, PL_W_ATTN_K_NORM, k));
+    pl_tensor *kv = pl_kv_store(b->c, b->kv[il], k, v, b->io.slots);
     if (last && b->n_out == 0) {
         *stored_only = true;
         return kv;
     }
-    pl_tensor *q = pl_block_linear(b, il, PL_W_ATTN_Q, PL_W_ATTN_Q_B, x);
-    q = rope(b, il, heads(b, il, PL_W_ATTN_Q_NORM, q, hp->n_head)); /* [d_head, n_head, n_rows] */
+    if (!fused) q = split_heads(b, pl_block_linear(b, il, PL_W_ATTN_Q, PL_W_ATTN_Q_B, x), hp->n_head);
+    q = rope(b, il, norm_heads(b, il, PL_W_ATTN_Q_NORM, q));
     if (b->io.temperature) q = pl_mul(b->c, q, b->io.temperature);
     pl_tensor *a = pl_attention(b->c, q, kv, b->io.pos, b->io.tables, hp->attn_scale);
     /* a [d_head * n_head, n_rows] */
@@ -90,11 +114,27 @@ pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, 
     return pl_block_linear(b, il, PL_W_ATTN_OUT, PL_W_ATTN_OUT_B, a);
 }
 
+/* Rows first..first + m - 1 of each column of x [.., n] */
+static pl_tensor *rows_of(pl_build *b, pl_tensor *x, int64_t first, int64_t m)
+{
+    if (x == NULL) return NULL;
+    return pl_view(b->c, x, 2, (int64_t[]){m, x->ne[1]}, (size_t[]){x->nb[0], x->nb[1]}, (size_t)first * x->nb[0]);
+}
+
 pl_tensor *pl_block_ffn(pl_build *b, int32_t il, pl_tensor *x)
 {
-    pl_tensor *gate = pl_block_linear(b, il, PL_W_FFN_GATE, PL_W_FFN_GATE_B, x); /* [n_ff, n] */
-    pl_tensor *up = pl_block_linear(b, il, PL_W_FFN_UP, PL_W_FFN_UP_B, x);
-    return pl_block_linear(b, il, PL_W_FFN_DOWN, PL_W_FFN_DOWN_B, pl_swiglu(b->c, gate, up));
+    pl_tensor **of = b->layer_weights[il], *h; /* [n_ff, n] */
+    pl_tensor *up =
+        pl_block_linear(b, il, PL_W_FFN_UP, PL_W_FFN_UP_B, x); /* [n_ff, n], or [2 * n_ff, n] with the gate */
+    if (of[PL_W_FFN_GATE]) {
+        h = pl_glu(b->c, pl_block_linear(b, il, PL_W_FFN_GATE, PL_W_FFN_GATE_B, x), up, b->arch->act);
+    } else if (of[PL_W_FFN_UP]->ne[1] == 2 * (int64_t)b->hp->n_ff) {
+        pl_tensor *gate = rows_of(b, up, 0, b->hp->n_ff);
+        h = pl_glu(b->c, gate, rows_of(b, up, b->hp->n_ff, b->hp->n_ff), b->arch->act);
+    } else {
+        h = pl_unary(b->c, up, b->arch->act);
+    }
+    return pl_block_linear(b, il, PL_W_FFN_DOWN, PL_W_FFN_DOWN_B, h);
 }
 
 pl_tensor *pl_block_head(pl_build *b, pl_tensor *x)
@@ -112,13 +152,17 @@ pl_tensor *pl_build_decoder(pl_build *b)
     pl_tensor *x = pl_block_embed(b); /* [n_embd, n_rows] */
     for (int32_t il = 0; il < b->layer_end - b->layer_first; il++) {
         bool last = pl_block_is_last(b, il), stored_only;
-        pl_tensor *a = pl_block_norm(b, il, PL_W_ATTN_NORM, PL_W_ATTN_NORM_B, x);
-        a = pl_block_attention(b, il, a, last, &stored_only);
+        pl_tensor *h = pl_block_norm(b, il, PL_W_ATTN_NORM, PL_W_ATTN_NORM_B, x);
+        pl_tensor *a = pl_block_attention(b, il, h, last, &stored_only);
         if (stored_only) return a;
         a = pl_block_norm(b, il, PL_W_ATTN_POST_NORM, PL_W_NONE, a);
         if (last) x = pl_block_wanted_rows(b, x); /* [n_embd, n_out] from here on */
+        pl_tensor *before = x, *f;
         x = pl_add(b->c, x, scaled(b, a, scale));
-        pl_tensor *f = pl_block_norm(b, il, PL_W_FFN_NORM, PL_W_FFN_NORM_B, x);
+        if (b->hp->parallel && b->layer_weights[il][PL_W_FFN_NORM] == NULL)
+            f = last ? pl_block_wanted_rows(b, h) : h; /* one norm for both */
+        else
+            f = pl_block_norm(b, il, PL_W_FFN_NORM, PL_W_FFN_NORM_B, b->hp->parallel ? before : x);
         f = pl_block_norm(b, il, PL_W_FFN_POST_NORM, PL_W_NONE, pl_block_ffn(b, il, f));
         x = pl_add(b->c, x, scaled(b, f, scale));
     }

@@ -53,12 +53,13 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     io->pos = pl_new_input(c, PL_TYPE_I32, 1, &n, "pos");
     io->slots = pl_new_input(c, PL_TYPE_I32, 1, &n, "slots");
     io->tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){r->n_pages, n}, "tables");
-    io->rope = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->rope.n_rot, n}, "rope");
+    bool rotates = hp->rope.n_rot > 0;
+    if (rotates) io->rope = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->rope.n_rot, n}, "rope");
     bool has_temperature = hp->temperature.scale != 0.0f;
     if (has_temperature) io->temperature = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){1, 1, n}, "temperature");
     bool gathers = b->head && b->n_out > 0 && b->n_out < b->n_rows;
     if (gathers) io->out_ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){b->n_out}, "out_ids");
-    return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && io->rope &&
+    return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && (io->rope || !rotates) &&
            (io->temperature || !has_temperature) && (io->out_ids || !gathers);
 }
 

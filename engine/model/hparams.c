@@ -92,6 +92,21 @@ bool pl_hparam_scale(const pl_gguf *g, const char *arch, const char *key, float 
     return true;
 }
 
+bool pl_hparam_bool(const pl_gguf *g, const char *arch, const char *key, bool required, bool *out,
+                    pl_problems *problems)
+{
+    char name[128];
+    full_key(name, sizeof name, arch, key);
+    pl_error err;
+    bool found = false;
+    if (pl_gguf_get_bool(g, name, out, &found, &err) != PL_OK) {
+        pl_problem(problems, "%s", err.text);
+        return false;
+    }
+    if (!found && required) pl_problem(problems, "key %s is missing", name);
+    return found;
+}
+
 /* A count from 1 to max; def when the key is absent, which 0 forbids. */
 static int32_t count(const pl_gguf *g, const char *arch, const char *key, int32_t def, int32_t max,
                      pl_problems *problems)
@@ -163,7 +178,7 @@ static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, co
             arch);
 }
 
-void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems)
+void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, const char *eps_key, pl_problems *problems)
 {
     memset(hp, 0, sizeof *hp);
     hp->n_layer = count(g, arch, "block_count", 0, PL_N_LAYER_MAX, problems);
@@ -187,9 +202,8 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_prob
                                    hp->d_head, d_value);
     }
 
-    if (pl_hparam_f32(g, arch, "attention.layer_norm_rms_epsilon", true, &hp->norm_eps, problems) &&
-        !(hp->norm_eps >= 0 && hp->norm_eps < 1))
-        pl_problem(problems, "key %s.attention.layer_norm_rms_epsilon: %g is not in 0..1", arch, (double)hp->norm_eps);
+    if (pl_hparam_f32(g, arch, eps_key, true, &hp->norm_eps, problems) && !(hp->norm_eps >= 0 && hp->norm_eps < 1))
+        pl_problem(problems, "key %s.%s: %g is not in 0..1", arch, eps_key, (double)hp->norm_eps);
     hp->attn_scale = hp->d_head > 0 ? 1.0f / sqrtf((float)hp->d_head) : 1.0f;
     hp->embd_scale = hp->residual_scale = hp->logit_scale = 1.0f;
     read_rope(&hp->rope, hp->d_head, hp->n_ctx_train > 0 ? hp->n_ctx_train : 1, g, arch, problems);

@@ -17,7 +17,8 @@ typedef struct pl_rope_params {
     pl_rope_scaling scaling;
     float factor;                                        /* positions are stretched by it; 1 without scaling */
     int32_t n_ctx_orig;                                  /* YaRN: the context that the model was first trained for */
-    float ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN */
+    float ext_factor, beta_fast, beta_slow; /* YaRN */
+    float attn_factor;                      /* on cosines and sines, 1 unless the file says otherwise */
 } pl_rope_params;
 
 /* What one layer has that others have not. */
@@ -27,6 +28,7 @@ enum { PL_LAYER_NO_ROPE = 1 /* its attention knows no positions */ };
 typedef struct pl_hparams {
     int32_t n_layer, n_embd, n_head, n_head_kv, d_head, n_ff, n_vocab, n_ctx_train;
     float norm_eps;
+    bool parallel; /* attention and feed-forward both read the layer's input, and both are added to it */
     float attn_scale;     /* of q k^T: 1 / sqrt(d_head) unless the file says otherwise */
     float embd_scale;     /* of the embedding's rows; 1 */
     float residual_scale; /* of what each part of a layer adds; 1 */
@@ -41,9 +43,9 @@ typedef struct pl_hparams {
     uint8_t layers[PL_N_LAYER_MAX]; /* PL_LAYER_ flags */
 } pl_hparams;
 
-/* Reads what all transformer decoders have in common; arch is the keys' prefix. Whatever is missing, odd or too large
+/* Reads what all transformer decoders have in common; arch is the keys' prefix, eps_key the norms' epsilon. Whatever is missing, odd or too large
  * goes into problems. hp is usable only when there were none. */
-void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems);
+void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, const char *eps_key, pl_problems *problems);
 
 /* The factor on the queries of a position (pl_hparams.temperature). */
 float pl_hparams_temperature(const pl_hparams *hp, int32_t pos);
@@ -55,3 +57,5 @@ bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool req
 bool pl_hparam_scale(const pl_gguf *g, const char *arch, const char *key, float *out, pl_problems *problems);
 bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool required, float *out,
                    pl_problems *problems);
+bool pl_hparam_bool(const pl_gguf *g, const char *arch, const char *key, bool required, bool *out,
+                    pl_problems *problems);

@@ -40,8 +40,11 @@ pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_err
     p->arch = arch;
     pl_problems problems = {0};
     pl_status s;
-    pl_hparams_read(&p->hp, g, arch->name, &problems);
-    p->hp.rope.neox = arch->rope_neox;
+    const char *eps_key =
+        arch->norm == PL_NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+    pl_hparams_read(&p->hp, g, arch->name, eps_key, &problems);
+    p->hp.rope.neox = arch->rope == PL_ROPE_NEOX;
+    if (arch->rope == PL_ROPE_NONE) p->hp.rope.n_rot = 0;
     if (arch->check) arch->check(&p->hp, g, &problems);
     /* Shapes mean nothing before the numbers are right. */
     bool numbers_ok = problems.n == 0 && p->hp.n_vocab > 0;
@@ -186,6 +189,10 @@ pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_
                        s->layer_end, p->hp.n_layer);
     if (s->kv_type != PL_TYPE_F16 && s->kv_type != PL_TYPE_F32)
         return pl_fail(err, PL_ERR_UNSUPPORTED, "a cache of %s: only F16 and F32 are known", pl_type_name(s->kv_type));
+    int32_t learned = p->index.model[PL_W_POSITION_EMBD];
+    if (learned >= 0 && s->n_ctx > pl_gguf_tensor_at(p->g, (size_t)learned)->ne[1])
+        return pl_fail(err, PL_ERR_INVALID, "a context of %" PRId32 " positions: the model has learned %" PRId64,
+                       s->n_ctx, pl_gguf_tensor_at(p->g, (size_t)learned)->ne[1]);
     /* The bounds keep products of a shape's numbers inside 64 bits, and slots inside int32. */
     const struct {
         const char *name;

@@ -32,7 +32,8 @@ pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const fl
                              pl_error *err)
 {
     int32_t n = p->n_rot / 2;
-    *t = (pl_rope_table){.n = n, .magnitude = 1.0};
+    *t = (pl_rope_table){.n = n, .magnitude = (double)p->attn_factor};
+    if (n == 0) return PL_OK;
     t->freq = pl_calloc((size_t)n, sizeof *t->freq);
     if (t->freq == NULL) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %" PRId32 " rotary frequencies", n);
 
@@ -44,7 +45,6 @@ pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const fl
         if (low < 0) low = 0;
         if (high > p->n_rot - 1) high = p->n_rot - 1;
         /* Stretched attention is a little too flat: the paper's temperature, on both of q and k. */
-        t->magnitude = (double)p->attn_factor;
         if (p->ext_factor != 0.0f) t->magnitude *= 1.0 + 0.1 * pl_ln((double)p->factor);
     }
 

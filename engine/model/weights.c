@@ -18,6 +18,7 @@ static int64_t dim_of(const pl_hparams *hp, pl_dim d)
     case PL_DIM_HEAD: return hp->d_head;
     case PL_DIM_N_HEAD: return hp->n_head;
     case PL_DIM_N_HEAD_KV: return hp->n_head_kv;
+    case PL_DIM_CTX: return hp->n_ctx_train;
     case PL_DIM_COUPLES: return hp->rope.n_rot / 2;
     case PL_DIM_END: break;
     }
@@ -64,6 +65,25 @@ static bool is_ignored(pl_str name)
     return name.size >= n && memcmp(name.data + name.size - n, suffix, n) == 0;
 }
 
+/* What is optional alone but not together. */
+static void check_choices(const pl_weight_index *w, const pl_arch *arch, const pl_hparams *hp, pl_problems *problems)
+{
+    bool either = false;
+    for (const pl_weight_spec *spec = arch->specs; spec->slot < PL_W_COUNT; spec++)
+        either = either || (spec->slot == PL_W_ATTN_QKV && (spec->flags & PL_SPEC_OPTIONAL));
+    for (int32_t l = 0; either && l < hp->n_layer; l++) {
+        const int32_t *of = w->layers[l];
+        bool fused = of[PL_W_ATTN_QKV] >= 0;
+        if (!fused && (of[PL_W_ATTN_Q] < 0 || of[PL_W_ATTN_K] < 0 || of[PL_W_ATTN_V] < 0))
+            pl_problem(problems, "layer %" PRId32 " has neither attn_qkv.weight nor all of attn_q, attn_k and attn_v",
+                       l);
+        if (fused && (of[PL_W_ATTN_Q] >= 0 || of[PL_W_ATTN_K] >= 0 || of[PL_W_ATTN_V] >= 0))
+            pl_problem(problems, "layer %" PRId32 " has attn_qkv.weight and attn_q, attn_k or attn_v as well", l);
+    }
+    if ((w->model[PL_W_ROPE_LONG] < 0) != (w->model[PL_W_ROPE_SHORT] < 0))
+        pl_problem(problems, "only one of rope_factors_long.weight and rope_factors_short.weight is there");
+}
+
 pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp,
                           pl_problems *problems, pl_error *err)
 {
@@ -96,6 +116,7 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
             out->layers[l][spec->slot] = find(g, name, spec, hp, &index, used, problems);
         }
     }
+    check_choices(out, arch, hp, problems);
     /* A tensor that we would not use means that the model is not the function that we would compute. */
     for (size_t i = 0; i < n; i++) {
         pl_str name = pl_gguf_tensor_at(g, i)->name;

@@ -180,7 +180,9 @@ static pl_status open_weights(pl_stage *s, const pl_weight *weights, pl_error *e
             return pl_fail(err, PL_ERR_INVALID, "tensor %.*s: no data, or a layout that %s cannot use",
                            PL_STR_ARG(t->name), s->backend->vt->name);
     }
-    int32_t factors = s->profile->index.model[PL_W_ROPE_FREQS];
+    const int32_t *at = s->profile->index.model;
+    bool is_long = shape->n_ctx > s->profile->hp.rope.n_ctx_orig;
+    int32_t factors = at[PL_W_ROPE_FREQS] >= 0 ? at[PL_W_ROPE_FREQS] : at[is_long ? PL_W_ROPE_LONG : PL_W_ROPE_SHORT];
     const float *f = factors < 0 ? NULL : weight_of(s, (size_t)factors)->data;
     return pl_rope_table_init(&s->rope, &s->profile->hp.rope, f, shape->n_ctx, err);
 }
@@ -226,7 +228,7 @@ static pl_status open_tables(pl_stage *s, pl_error *err)
     s->ids = pl_calloc(n_rows, sizeof *s->ids);
     s->pos = pl_calloc(n_rows, sizeof *s->pos);
     s->out_rows = pl_calloc(n_rows, sizeof *s->out_rows);
-    s->rope_row = pl_calloc((size_t)hp->rope.n_rot, sizeof *s->rope_row);
+    s->rope_row = pl_calloc((size_t)hp->rope.n_rot + 1, sizeof *s->rope_row);
     bool ok = s->slots && s->ids && s->pos && s->out_rows && s->rope_row;
     if (ok && s->has_head) {
         s->seqs = pl_calloc(n_seqs, sizeof *s->seqs);
@@ -507,9 +509,11 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
         const int32_t *pages = pl_kv_pages(s->kv, row->seq, &n_pages);
         size_t in_use = (size_t)(row->pos / PL_KV_PAGE + 1) * sizeof *pages;
         PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.tables->data + (size_t)i * k->io.tables->nb[1], pages, in_use, err));
-        pl_rope_table_row(&s->rope, row->pos, s->rope_row);
-        PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope->data + (size_t)i * k->io.rope->nb[1], s->rope_row,
-                              k->io.rope->nb[1], err));
+        if (k->io.rope) {
+            pl_rope_table_row(&s->rope, row->pos, s->rope_row);
+            PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope->data + (size_t)i * k->io.rope->nb[1], s->rope_row,
+                                  k->io.rope->nb[1], err));
+        }
         if (k->io.temperature) {
             float factor = pl_hparams_temperature(&s->profile->hp, row->pos);
             PL_TRY(b->vt->copy_in(b, (float *)k->io.temperature->data + i, &factor, sizeof factor, err));

@@ -241,6 +241,316 @@ def mistral3():
     return c
 
 
+def plain_mlp(c, hf, gg, up, down):
+    c.p(hf + up + ".weight", c.g(gg + "ffn_up.weight", (c.ff, c.embd)))
+    c.p(hf + up + ".bias", c.g(gg + "ffn_up.bias", (c.ff,)))
+    c.p(hf + down + ".weight", c.g(gg + "ffn_down.weight", (c.embd, c.ff)))
+    c.p(hf + down + ".bias", c.g(gg + "ffn_down.bias", (c.embd,)))
+
+
+def gated_mlp(c, hf, gg):
+    for m in ("gate", "up"):
+        c.p(hf + f"mlp.{m}_proj.weight", c.g(gg + f"ffn_{m}.weight", (c.ff, c.embd)))
+    c.p(hf + "mlp.down_proj.weight", c.g(gg + "ffn_down.weight", (c.embd, c.ff)))
+
+
+def layer_norm(c, hf, gg):
+    c.p(hf + ".weight", c.g(gg + ".weight", (c.embd,)))
+    c.p(hf + ".bias", c.g(gg + ".bias", (c.embd,)))
+
+
+def separate_qkv(c, hf, gg, out, bias):
+    rows = {"q": c.d * c.head, "k": c.d * c.head_kv, "v": c.d * c.head_kv}
+    for m in "qkv":
+        c.p(hf + f"self_attn.{m}_proj.weight", c.g(gg + f"attn_{m}.weight", (rows[m], c.embd)))
+        if m in bias:
+            c.p(hf + f"self_attn.{m}_proj.bias", c.g(gg + f"attn_{m}.bias", (rows[m],)))
+    c.p(hf + f"self_attn.{out}.weight", c.g(gg + "attn_output.weight", (c.embd, rows["q"])))
+    if "o" in bias:
+        c.p(hf + f"self_attn.{out}.bias", c.g(gg + "attn_output.bias", (c.embd,)))
+
+
+def layer_norm_eps(c, eps=1e-5):
+    c.set(attention__layer_norm_epsilon=eps)
+    return eps
+
+
+@case
+def gpt2():
+    c = Case("gpt2")
+    sizes(c, head_kv=4)
+    c.model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=N_VOCAB, n_positions=c.ctx, n_embd=c.embd, n_layer=c.layer, n_head=c.head, n_inner=c.ff,
+                                layer_norm_epsilon=layer_norm_eps(c))
+    )
+    c.p("transformer.wte.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    c.p("lm_head.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    c.p("transformer.wpe.weight", c.g("position_embd.weight", (c.ctx, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"transformer.h.{i}.", f"blk.{i}."
+        layer_norm(c, hf + "ln_1", gg + "attn_norm")
+        layer_norm(c, hf + "ln_2", gg + "ffn_norm")
+        for name, other, m, n in (("attn.c_attn", "attn_qkv", 3 * c.embd, c.embd), ("attn.c_proj", "attn_output", c.embd, c.embd),
+                                  ("mlp.c_fc", "ffn_up", c.ff, c.embd), ("mlp.c_proj", "ffn_down", c.embd, c.ff)):
+            c.p(hf + name + ".weight", c.g(gg + other + ".weight", (m, n)).T)
+            c.p(hf + name + ".bias", c.g(gg + other + ".bias", (m,)))
+    layer_norm(c, "transformer.ln_f", "output_norm")
+    return c
+
+
+def neox(parallel):
+    c = Case("gptneox")
+    sizes(c, embd=64, d=16, head_kv=4)
+    c.set(use_parallel_residual=parallel, rope__dimension_count=4)
+    c.model = transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(**{k: v for k, v in c.base.items() if k != "num_key_value_heads"}, use_parallel_residual=parallel,
+                                   layer_norm_eps=layer_norm_eps(c), hidden_act="gelu",
+                                   rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25))
+    )
+    # q, k and v of one head are neighbours there, all q come first here.
+    heads = lambda w: w.reshape(3, c.head, c.d, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
+    c.p("gpt_neox.embed_in.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"gpt_neox.layers.{i}.", f"blk.{i}."
+        layer_norm(c, hf + "input_layernorm", gg + "attn_norm")
+        layer_norm(c, hf + "post_attention_layernorm", gg + "ffn_norm")
+        c.p(hf + "attention.query_key_value.weight", heads(c.g(gg + "attn_qkv.weight", (3 * c.embd, c.embd))))
+        c.p(hf + "attention.query_key_value.bias", heads(c.g(gg + "attn_qkv.bias", (3 * c.embd,))))
+        c.p(hf + "attention.dense.weight", c.g(gg + "attn_output.weight", (c.embd, c.embd)))
+        c.p(hf + "attention.dense.bias", c.g(gg + "attn_output.bias", (c.embd,)))
+        plain_mlp(c, hf, gg, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+    layer_norm(c, "gpt_neox.final_layer_norm", "output_norm")
+    c.p("embed_out.weight" if hasattr(c.model, "embed_out") else "lm_head.weight", c.g("output.weight", (N_VOCAB, c.embd)))
+    return c
+
+
+@case
+def gptneox():
+    return neox(True)
+
+
+@case
+def gptneox_serial():
+    return neox(False)
+
+
+def phi(fused):
+    c = Case("phi2")
+    sizes(c, embd=64, d=16, head_kv=4 if fused else 2)
+    c.set(rope__dimension_count=6)
+    c.model = transformers.PhiForCausalLM(
+        transformers.PhiConfig(**c.base, layer_norm_eps=layer_norm_eps(c), hidden_act="gelu_new",
+                               rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.4))
+    )
+    c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        layer_norm(c, hf + "input_layernorm", gg + "attn_norm")
+        if fused:
+            w, bias = c.g(gg + "attn_qkv.weight", (3 * c.embd, c.embd)), c.g(gg + "attn_qkv.bias", (3 * c.embd,))
+            for k, m in enumerate("qkv"):
+                c.p(hf + f"self_attn.{m}_proj.weight", w[k * c.embd : (k + 1) * c.embd])
+                c.p(hf + f"self_attn.{m}_proj.bias", bias[k * c.embd : (k + 1) * c.embd])
+            c.p(hf + "self_attn.dense.weight", c.g(gg + "attn_output.weight", (c.embd, c.embd)))
+            c.p(hf + "self_attn.dense.bias", c.g(gg + "attn_output.bias", (c.embd,)))
+        else:
+            separate_qkv(c, hf, gg, "dense", "qkvo")
+        plain_mlp(c, hf, gg, "mlp.fc1", "mlp.fc2")
+    layer_norm(c, "model.final_layernorm", "output_norm")
+    c.p("lm_head.weight", c.g("output.weight", (N_VOCAB, c.embd)))
+    c.p("lm_head.bias", c.g("output.bias", (N_VOCAB,)))
+    return c
+
+
+@case
+def phi2():
+    return phi(False)
+
+
+@case
+def phi2_fused():
+    return phi(True)
+
+
+def phi3_like(c):
+    c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        c.p(hf + "input_layernorm.weight", c.g(gg + "attn_norm.weight", (c.embd,)))
+        c.p(hf + "post_attention_layernorm.weight", c.g(gg + "ffn_norm.weight", (c.embd,)))
+        c.p(hf + "self_attn.qkv_proj.weight", c.g(gg + "attn_qkv.weight", (c.d * (c.head + 2 * c.head_kv), c.embd)))
+        c.p(hf + "self_attn.o_proj.weight", c.g(gg + "attn_output.weight", (c.embd, c.d * c.head)))
+        c.p(hf + "mlp.gate_up_proj.weight", c.g(gg + "ffn_up.weight", (2 * c.ff, c.embd)))
+        c.p(hf + "mlp.down_proj.weight", c.g(gg + "ffn_down.weight", (c.embd, c.ff)))
+    c.p("model.norm.weight", c.g("output_norm.weight", (c.embd,)))
+    c.p("lm_head.weight", c.g("output.weight", (N_VOCAB, c.embd)))
+
+
+@case
+def phi3():
+    c = Case("phi3")
+    sizes(c)
+    c.model = transformers.Phi3ForCausalLM(transformers.Phi3Config(**c.base, **rms(c), **rope(c), pad_token_id=None))
+    phi3_like(c)
+    return c
+
+
+def longrope(long):
+    """The factors follow from the length of the sequence there, and from that of the context here."""
+    c = Case("phi3")
+    orig = 32 if long else 512
+    sizes(c, embd=64, d=16, ctx=orig * 4)
+    c.set(rope__scaling__original_context_length=orig, rope__dimension_count=8)
+    factors = {m: c.g(f"rope_factors_{m}.weight", (4,), 3.0, 4.0) for m in ("long", "short")}
+    # The attention factor is sqrt(1 + ln(4) / ln(original)) unless the file gives it.
+    attn = round(float(np.sqrt(1 + np.log(4) / np.log(orig))), 6)
+    c.set(rope__scaling__attn_factor=attn)
+    c.model = transformers.Phi3ForCausalLM(
+        transformers.Phi3Config(**c.base, **rms(c), pad_token_id=None, original_max_position_embeddings=orig,
+                                rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                                     long_factor=factors["long"].tolist(), short_factor=factors["short"].tolist(),
+                                                     original_max_position_embeddings=orig, attention_factor=attn))
+    )
+    c.set(rope__freq_base=10000.0)
+    phi3_like(c)
+    return c
+
+
+@case
+def phi3_long():
+    return longrope(True)
+
+
+@case
+def phi3_short():
+    return longrope(False)
+
+
+@case
+def starcoder2():
+    c = Case("starcoder2")
+    sizes(c)
+    c.model = transformers.Starcoder2ForCausalLM(
+        transformers.Starcoder2Config(**c.base, **rope(c, 100000.0), norm_epsilon=layer_norm_eps(c), hidden_act="gelu_pytorch_tanh",
+                                      sliding_window=None, use_bias=True)
+    )
+    c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        layer_norm(c, hf + "input_layernorm", gg + "attn_norm")
+        layer_norm(c, hf + "post_attention_layernorm", gg + "ffn_norm")
+        separate_qkv(c, hf, gg, "o_proj", "qkvo")
+        plain_mlp(c, hf, gg, "mlp.c_fc", "mlp.c_proj")
+    layer_norm(c, "model.norm", "output_norm")
+    c.p("lm_head.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    return c
+
+
+def stable(parallel):
+    c = Case("stablelm")
+    sizes(c, embd=64, d=16)
+    c.set(rope__dimension_count=4, use_parallel_residual=parallel)
+    c.model = transformers.StableLmForCausalLM(
+        transformers.StableLmConfig(**c.base, layer_norm_eps=layer_norm_eps(c), use_qkv_bias=not parallel, qk_layernorm=parallel,
+                                    use_parallel_residual=parallel,
+                                    rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25))
+    )
+    c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        layer_norm(c, hf + "input_layernorm", gg + "attn_norm")
+        if parallel:
+            for m, n in (("q", c.head), ("k", c.head_kv)):
+                w = c.g(gg + f"attn_{m}_norm.weight", (n, c.d), 1.0, 0.5)
+                for k in range(n):
+                    c.p(hf + f"self_attn.{m}_layernorm.norms.{k}.weight", w[k])
+        else:
+            layer_norm(c, hf + "post_attention_layernorm", gg + "ffn_norm")
+        separate_qkv(c, hf, gg, "o_proj", "" if parallel else "qkv")
+        gated_mlp(c, hf, gg)
+    layer_norm(c, "model.norm", "output_norm")
+    c.p("lm_head.weight", c.g("output.weight", (N_VOCAB, c.embd)))
+    return c
+
+
+@case
+def stablelm():
+    return stable(False)
+
+
+@case
+def stablelm_parallel():
+    return stable(True)
+
+
+def cohere(c, norms):
+    c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        c.p(hf + "input_layernorm.weight", c.g(gg + "attn_norm.weight", (c.embd,)))
+        separate_qkv(c, hf, gg, "o_proj", "")
+        for m, n in (("q", c.head), ("k", c.head_kv)) if norms else ():
+            c.p(hf + f"self_attn.{m}_norm.weight", c.g(gg + f"attn_{m}_norm.weight", (n, c.d), 1.0, 0.5))
+        gated_mlp(c, hf, gg)
+    c.p("model.norm.weight", c.g("output_norm.weight", (c.embd,)))
+    c.p("lm_head.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+
+
+def command(plus):
+    c = Case("command-r")
+    sizes(c)
+    c.set(logit_scale=0.0625)
+    c.model = transformers.CohereForCausalLM(
+        transformers.CohereConfig(**c.base, **rope(c, 8000000.0), layer_norm_eps=layer_norm_eps(c), logit_scale=0.0625, use_qk_norm=plus,
+                                  pad_token_id=None)
+    )
+    cohere(c, plus)
+    return c
+
+
+@case
+def command_r():
+    return command(False)
+
+
+@case
+def command_r_plus():
+    return command(True)
+
+
+@case
+def gemma():
+    c = Case("gemma")
+    sizes(c, d=20)
+    c.set(rope__freq_base=10000.0)
+    c.model = transformers.GemmaForCausalLM(transformers.GemmaConfig(**c.base, **rms(c, 1e-6), **rope(c), head_dim=20))
+    llama_like(c, same, tied=True, plus_one=True)
+    return c
+
+
+@case
+def glm4():
+    c = Case("glm4")
+    sizes(c, embd=64, d=16)
+    c.set(rope__dimension_count=8)
+    c.model = transformers.Glm4ForCausalLM(
+        transformers.Glm4Config(**c.base, **rms(c), head_dim=16, attention_bias=True, pad_token_id=None,
+                                rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
+    )
+    c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        for name, other in (("input_layernorm", "attn_norm"), ("post_self_attn_layernorm", "post_attention_norm"),
+                            ("post_attention_layernorm", "ffn_norm"), ("post_mlp_layernorm", "post_ffw_norm")):
+            c.p(hf + name + ".weight", c.g(gg + other + ".weight", (c.embd,)))
+        separate_qkv(c, hf, gg, "o_proj", "qkv")
+        c.p(hf + "mlp.gate_up_proj.weight", c.g(gg + "ffn_up.weight", (2 * c.ff, c.embd)))
+        c.p(hf + "mlp.down_proj.weight", c.g(gg + "ffn_down.weight", (c.embd, c.ff)))
+    c.p("model.norm.weight", c.g("output_norm.weight", (c.embd,)))
+    c.p("lm_head.weight", c.g("output.weight", (N_VOCAB, c.embd)))
+    return c
+
+
 # --- Running them ---
 
 

@@ -13,4 +13,4 @@ static const pl_weight_spec specs[] = {
     PL_SPECS_END,
 };
 
-const pl_arch pl_arch_olmo2 = {.name = "olmo2", .rope_neox = true, .specs = specs, .build = pl_build_decoder};
+const pl_arch pl_arch_olmo2 = {.name = "olmo2", .rope = PL_ROPE_NEOX, .specs = specs, .build = pl_build_decoder};

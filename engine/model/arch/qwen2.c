@@ -9,4 +9,4 @@ static const pl_weight_spec specs[] = {
     PL_SPECS_GATED,           PL_SPECS_END,
 };
 
-const pl_arch pl_arch_qwen2 = {.name = "qwen2", .rope_neox = true, .specs = specs, .build = pl_build_decoder};
+const pl_arch pl_arch_qwen2 = {.name = "qwen2", .rope = PL_ROPE_NEOX, .specs = specs, .build = pl_build_decoder};
