@@ -8,6 +8,7 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa)
     k->isa = isa;
     pl_cpu_ops_portable(k);
     pl_cpu_mm_portable(k);
+    pl_cpu_mm_small_portable(k);
     pl_cpu_mm_iq_portable(k);
 #if defined(__x86_64__)
     if (isa & PL_ISA_AVX2) {

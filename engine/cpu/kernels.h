@@ -88,7 +88,9 @@ typedef struct pl_cpu_kernels {
      *   Q4_1, Q5_1:        the same with q unsigned, then acc = acc + m * sx
      *   Q6_K:              acc = acc + (d * dx) * (float)(sum over sub-blocks j of sc[j] * (sum of q * qx over j, q signed))
      *   Q4_K, Q5_K:        the same with q unsigned, then acc = acc - (dmin * dx) * (float)(sum of m[j] * (sum of qx over j))
-     *   IQ types:          acc = acc + ((d * f) * dx) * (float)(sum over sub-blocks j of (2 s[j] + 1) * (sum of q * qx over j)) with
+     *   Q8_1, IQ4_NL, MXFP4, and of each 32 columns in turn Q1_0, Q2_0: as Q8_0;  NVFP4: the same of each 16 columns in turn
+     *   Q3_K, IQ4_XS:      as Q6_K;  Q8_K, TQ1_0, TQ2_0: as Q6_K with sc[j] = 1;  Q2_K: as Q4_K
+     *   IQ1, IQ2, IQ3:     acc = acc + ((d * f) * dx) * (float)(sum over sub-blocks j of (2 s[j] + 1) * (sum of q * qx over j)) with
      *                      f = 1 for IQ3_S, 1/4 for IQ3_XXS and 1/8 for the others; q is the grid's value under its sign, in IQ1_S
      *                      and IQ1_M 8 times the grid's value plus the shift, which is 1 or -1
      * The integer sums are exact in int32, whatever their order. The two terms of a precise product's activation are two tokens. */
@@ -104,6 +106,7 @@ void pl_cpu_ops_portable(pl_cpu_kernels *k);
 void pl_cpu_ops_avx2(pl_cpu_kernels *k);
 void pl_cpu_ops_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_portable(pl_cpu_kernels *k);
+void pl_cpu_mm_small_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_iq_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_avx2(pl_cpu_kernels *k);
 void pl_cpu_mm_avx512(pl_cpu_kernels *k);

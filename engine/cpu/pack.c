@@ -6,17 +6,18 @@
 #include <emmintrin.h> /* part of every x86-64, so no instruction set of its own */
 #endif
 
-enum { ROWS = PL_PACK_ROWS, FIELDS_MAX = 8, PLAIN_BLOCK_MAX = 256 };
+enum { ROWS = PL_PACK_ROWS, FIELDS_MAX = 8, PLAIN_BLOCK_MAX = 292 };
 
 typedef enum change {
     AS_IS,
-    FLIP_SIGN, /* int8 to offset binary: vpdpbusd wants one unsigned factor */
-    FIFTH_BITS /* bit k to bit 8 (k % 4) + k / 4, so that a shift and a mask give the fifth bits of one unit */
+    FLIP_SIGN,  /* int8 to offset binary: vpdpbusd wants one unsigned factor */
+    FIFTH_BITS, /* bit k to bit 8 (k % 4) + k / 4, so that a shift and a mask give the fifth bits of one unit */
+    CRUMBS      /* bits 2k and 2k + 1 to bit 8 (k % 4) + 2 (k / 4), likewise */
 } change;
 
 typedef struct field {
     uint16_t units; /* 0 ends the list */
-    uint8_t bytes;  /* of a unit: 2 or 4 */
+    uint8_t bytes;  /* of a unit: 1, 2 or 4 */
     uint8_t change;
     uint16_t offset; /* in the plain block */
     uint8_t more;    /* that many of the next fields, of as many units, take turns with this one unit by unit */
@@ -47,13 +48,22 @@ static const field fields[PL_TYPE_COUNT][FIELDS_MAX + 1] = {
                       {8, 4, AS_IS, 160, .more = 2},
                       {8, 4, AS_IS, 64},
                       {8, 4, AS_IS, 96}},
+    [PL_TYPE_Q2_K] = {{1, 2, AS_IS, 80}, {1, 2, AS_IS, 82}, {4, 4, AS_IS, 0}, {16, 4, AS_IS, 16}},
+    [PL_TYPE_Q3_K] = {{1, 2, AS_IS, 108}, {3, 4, AS_IS, 96}, {8, 4, AS_IS, 0}, {16, 4, AS_IS, 32}},
+    [PL_TYPE_IQ4_NL] = {{1, 2, AS_IS, 0}, {4, 4, AS_IS, 2}},
+    [PL_TYPE_IQ4_XS] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {1, 4, AS_IS, 4}, {32, 4, AS_IS, 8}},
+    [PL_TYPE_MXFP4] = {{1, 1, AS_IS, 0}, {4, 4, AS_IS, 1}},
+    [PL_TYPE_NVFP4] = {{1, 4, AS_IS, 0}, {8, 4, AS_IS, 4}},
+    [PL_TYPE_TQ1_0] = {{1, 2, AS_IS, 52}, {13, 4, AS_IS, 0}},
+    [PL_TYPE_TQ2_0] = {{1, 2, AS_IS, 64}, {16, 4, AS_IS, 0}},
+    [PL_TYPE_Q1_0] = {{1, 2, AS_IS, 0}, {4, 4, FIFTH_BITS, 2}},
+    [PL_TYPE_Q2_0] = {{1, 2, AS_IS, 0}, {4, 4, CRUMBS, 2}},
+    [PL_TYPE_Q8_1] = {{1, 2, AS_IS, 0}, {1, 2, AS_IS, 2}, {8, 4, FLIP_SIGN, 4}},
+    [PL_TYPE_Q8_K] = {{1, 4, AS_IS, 0}, {8, 4, AS_IS, 260}, {64, 4, FLIP_SIGN, 4}},
     [PL_TYPE_IQ2_XXS] = {{1, 2, AS_IS, 0}, {16, 4, AS_IS, 2}},
     [PL_TYPE_IQ2_XS] = {{1, 2, AS_IS, 0}, {2, 4, AS_IS, 66}, {16, 4, AS_IS, 2}},
-    [PL_TYPE_IQ2_S] = {{1, 2, AS_IS, 0},
-                       {2, 4, AS_IS, 74},
-                       {2, 4, AS_IS, 66},
-                       {8, 4, AS_IS, 2, .more = 1},
-                       {8, 4, AS_IS, 34}},
+    [PL_TYPE_IQ2_S] =
+        {{1, 2, AS_IS, 0}, {2, 4, AS_IS, 74}, {2, 4, AS_IS, 66}, {8, 4, AS_IS, 2, .more = 1}, {8, 4, AS_IS, 34}},
     [PL_TYPE_IQ3_XXS] = {{1, 2, AS_IS, 0}, {16, 4, AS_IS, 2}, {8, 4, AS_IS, 66}},
     [PL_TYPE_IQ3_S] = {{1, 2, AS_IS, 0}, {1, 4, AS_IS, 106}, {2, 4, AS_IS, 66}, {8, 4, AS_IS, 74}, {16, 4, AS_IS, 2}},
     [PL_TYPE_IQ1_S] = {{1, 2, AS_IS, 0}, {4, 4, AS_IS, 34}, {8, 4, AS_IS, 2}},
@@ -108,6 +118,13 @@ static uint32_t fifth_bits_unpack(uint32_t v)
     return swap_bits(v, 14, 0x0000cccc);
 }
 
+/* The fields' index is (k / 4, k % 4), whose halves change places; twice makes nothing of it. */
+static uint32_t crumbs(uint32_t v)
+{
+    v = swap_bits(v, 12, 0x0000f0f0);
+    return swap_bits(v, 6, 0x00cc00cc);
+}
+
 #if defined(__SSE2__)
 
 /* Four units of four rows; 16 units of them in a go are a cache line of each. */
@@ -150,7 +167,7 @@ static int64_t pack_squares(uint8_t *out, size_t step, const uint8_t *const *row
                             int how)
 {
     const int side = 16 / bytes, line = 64 / bytes;
-    if (how == FIFTH_BITS) return 0;
+    if (how == FIFTH_BITS || how == CRUMBS || bytes == 1) return 0;
     int64_t whole = units / side * side;
     const __m128i flip = _mm_set1_epi8((char)(how == FLIP_SIGN ? 0x80 : 0));
     for (int64_t u = 0; u < whole; u += line) {
@@ -185,8 +202,8 @@ static void pack_units(uint8_t *out, size_t step, const uint8_t *const *row, siz
     for (int64_t i = pack_squares(out, step, row, from, units, bytes, how); i < units; i++) {
         uint8_t *to = out + (size_t)i * step;
         size_t at = from + (size_t)(i * bytes);
-        if (bytes == 2) {
-            for (int r = 0; r < ROWS; r++) memcpy(to + 2 * r, row[r] + at, 2);
+        if (bytes != 4) {
+            for (int r = 0; r < ROWS; r++) memcpy(to + bytes * r, row[r] + at, (size_t)bytes);
             continue;
         }
         uint32_t v[ROWS];
@@ -195,13 +212,20 @@ static void pack_units(uint8_t *out, size_t step, const uint8_t *const *row, siz
             for (int r = 0; r < ROWS; r++) v[r] ^= 0x80808080u;
         if (how == FIFTH_BITS)
             for (int r = 0; r < ROWS; r++) v[r] = fifth_bits_pack(v[r]);
+        if (how == CRUMBS)
+            for (int r = 0; r < ROWS; r++) v[r] = crumbs(v[r]);
         memcpy(to, v, sizeof v);
     }
 }
 
 static uint32_t unpack_unit(uint32_t v, int how)
 {
-    return how == FLIP_SIGN ? v ^ 0x80808080u : how == FIFTH_BITS ? fifth_bits_unpack(v) : v;
+    switch (how) {
+    case FLIP_SIGN: return v ^ 0x80808080u;
+    case FIFTH_BITS: return fifth_bits_unpack(v);
+    case CRUMBS: return crumbs(v);
+    default: return v;
+    }
 }
 
 void pl_pack_group(pl_type type, int64_t k, const void *rows, size_t row_stride, int n_rows, void *group)
@@ -233,8 +257,8 @@ static void unpack_block(pl_type type, const uint8_t *packed, int r, uint8_t *pl
         for (int i = 0; i < first->units * (1 + first->more); i++) {
             const field *f = first + i % (1 + first->more);
             uint8_t *at = plain + f->offset + (size_t)(i / (1 + first->more) * f->bytes);
-            if (f->bytes == 2)
-                memcpy(at, packed + 2 * r, 2);
+            if (f->bytes != 4)
+                memcpy(at, packed + f->bytes * r, f->bytes);
             else
                 store32(at, unpack_unit(load32(packed + 4 * r), f->change));
             packed += ROWS * f->bytes;

@@ -223,7 +223,9 @@ END_TEST
 START_TEST(rows_are_found_in_tables_of_any_type_and_layout)
 {
     static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0, PL_TYPE_Q4_1,
-                                    PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K};
+                                    PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K,
+                                    PL_TYPE_IQ4_NL, PL_TYPE_IQ4_XS, PL_TYPE_MXFP4, PL_TYPE_NVFP4, PL_TYPE_Q2_K, PL_TYPE_Q3_K,
+                                    PL_TYPE_TQ1_0, PL_TYPE_TQ2_0, PL_TYPE_Q1_0, PL_TYPE_Q2_0, PL_TYPE_Q8_1, PL_TYPE_Q8_K};
     enum { K = 512, ROWS = 37, N = 9 };
     pl_type type = types[_i];
     pl_rng r;
@@ -597,7 +599,7 @@ Suite *ops_suite(void)
     TCase *c = tcase_create("operators");
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, row_operators_agree_with_float64_on_any_strides, 0, 60);
-    tcase_add_loop_test(c, rows_are_found_in_tables_of_any_type_and_layout, 0, 11);
+    tcase_add_loop_test(c, rows_are_found_in_tables_of_any_type_and_layout, 0, 23);
     tcase_add_loop_test(c, a_row_has_the_same_bits_whatever_runs_it_and_whatever_is_beside_it, 0, 6);
     tcase_add_loop_test(c, a_layer_agrees_with_float64, 0, 12);
     tcase_add_test(c, rows_without_a_position_store_nothing_and_give_zeros);

@@ -12,10 +12,12 @@
 
 enum { N_MAX = 33, M_MAX = 83, CANARY = 0x5a, PAD = 64 };
 
-static const pl_type types[] = {PL_TYPE_F32,   PL_TYPE_F16,     PL_TYPE_BF16,   PL_TYPE_Q8_0,  PL_TYPE_Q4_0,
-                                PL_TYPE_Q4_1,  PL_TYPE_Q5_0,    PL_TYPE_Q5_1,   PL_TYPE_Q4_K,  PL_TYPE_Q5_K,
-                                PL_TYPE_Q6_K,  PL_TYPE_IQ2_XXS, PL_TYPE_IQ2_XS, PL_TYPE_IQ2_S, PL_TYPE_IQ3_XXS,
-                                PL_TYPE_IQ3_S, PL_TYPE_IQ1_S,   PL_TYPE_IQ1_M};
+static const pl_type types[] = {PL_TYPE_F32,   PL_TYPE_F16,     PL_TYPE_BF16,   PL_TYPE_Q8_0,   PL_TYPE_Q4_0,
+                                PL_TYPE_Q4_1,  PL_TYPE_Q5_0,    PL_TYPE_Q5_1,   PL_TYPE_Q4_K,   PL_TYPE_Q5_K,
+                                PL_TYPE_Q6_K,  PL_TYPE_IQ2_XXS, PL_TYPE_IQ2_XS, PL_TYPE_IQ2_S,  PL_TYPE_IQ3_XXS,
+                                PL_TYPE_IQ3_S, PL_TYPE_IQ1_S,   PL_TYPE_IQ1_M,  PL_TYPE_IQ4_NL, PL_TYPE_IQ4_XS,
+                                PL_TYPE_MXFP4, PL_TYPE_NVFP4,   PL_TYPE_Q2_K,   PL_TYPE_Q3_K,   PL_TYPE_TQ1_0,
+                                PL_TYPE_TQ2_0, PL_TYPE_Q1_0,    PL_TYPE_Q2_0,   PL_TYPE_Q8_1,   PL_TYPE_Q8_K};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static const pl_isa isas[] = {PL_ISA_PORTABLE, PL_ISA_AVX2, PL_ISA_AVX2 | PL_ISA_AVX512,
@@ -50,7 +52,17 @@ static void make_weights(pl_rng *rng, pl_type type, int64_t k, int64_t n_rows, f
         case PL_TYPE_F32: memcpy(out + at, &d, 4); break;
         case PL_TYPE_BF16: memcpy(out + at, &b, 2); break;
         case PL_TYPE_Q6_K: put_f16(out + at + 208, d); break;
-        case PL_TYPE_IQ1_M: /* in the upper four bits of four words */
+        case PL_TYPE_Q2_K:
+            put_f16(out + at + 80, d);
+            put_f16(out + at + 82, m);
+            break;
+        case PL_TYPE_Q3_K: put_f16(out + at + 108, d); break;
+        case PL_TYPE_Q8_K: memcpy(out + at, &d, 4); break;
+        case PL_TYPE_TQ1_0: put_f16(out + at + 52, d); break;
+        case PL_TYPE_TQ2_0: put_f16(out + at + 64, d); break;
+        case PL_TYPE_MXFP4: out[at] = (uint8_t)(120 + pl_rng_below(rng, 12)); break;
+        case PL_TYPE_NVFP4: break; /* all of its scales are moderate */
+        case PL_TYPE_IQ1_M:        /* in the upper four bits of four words */
             for (int i = 0; i < 4; i++)
                 out[at + 49 + 2 * i] = (uint8_t)((out[at + 49 + 2 * i] & 15) | (pl_f32_to_f16(d) >> 4 * i & 15) << 4);
             break;
