@@ -9,5 +9,5 @@
 PL_MUST_CHECK pl_status pl_cpu_backend_new(pl_backend **out, pl_pool *pool, pl_error *err);
 
 /* The instruction set chosen at run time: what the processor and the system support, lowered by PACELINE_ISA
- * ("portable", "avx2", "avx512", "avx512vnni"). An unknown word in it is PL_ERR_INVALID at pl_cpu_backend_new. */
+ * ("portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"). An unknown word in it is PL_ERR_INVALID at pl_cpu_backend_new. */
 const char *pl_cpu_isa_name(void);

@@ -19,6 +19,7 @@ static const struct {
     {"avx2", PL_ISA_AVX2},
     {"avx512", PL_ISA_AVX2 | PL_ISA_AVX512},
     {"avx512vnni", PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI},
+    {"avx512vbmi", PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI | PL_ISA_AVX512_VBMI},
 };
 enum { N_LEVELS = sizeof levels / sizeof levels[0] };
 
@@ -46,11 +47,15 @@ pl_isa pl_isa_detect(void)
     if ((saved & 0xe0) == 0xe0 && (b & need512) == need512) {           /* mask and ZMM registers */
         isa |= PL_ISA_AVX512;
         if (c & 1u << 11) isa |= PL_ISA_AVX512_VNNI;
+        if ((c & 1u << 11) && (c & 1u << 1)) isa |= PL_ISA_AVX512_VBMI;
     }
     return (pl_isa)isa;
 }
 #else
-pl_isa pl_isa_detect(void) { return PL_ISA_PORTABLE; }
+pl_isa pl_isa_detect(void)
+{
+    return PL_ISA_PORTABLE;
+}
 #endif
 
 pl_status pl_isa_choose(pl_isa *out, pl_error *err)
@@ -63,7 +68,8 @@ pl_status pl_isa_choose(pl_isa *out, pl_error *err)
             *out = (pl_isa)((unsigned)*out & levels[i].flags);
             return PL_OK;
         }
-    return pl_fail(err, PL_ERR_INVALID, "PACELINE_ISA=%.40s: not one of portable, avx2, avx512, avx512vnni", word);
+    return pl_fail(err, PL_ERR_INVALID, "PACELINE_ISA=%.40s: not one of portable, avx2, avx512, avx512vnni, avx512vbmi",
+                   word);
 }
 
 const char *pl_isa_name(pl_isa isa)

@@ -11,13 +11,14 @@ typedef enum pl_isa {
     PL_ISA_AVX2 = 1,        /* AVX2, FMA, F16C */
     PL_ISA_AVX512 = 2,      /* AVX-512 F, BW, VL, DQ */
     PL_ISA_AVX512_VNNI = 4, /* AVX-512 VNNI */
+    PL_ISA_AVX512_VBMI = 8, /* AVX-512 VBMI */
 } pl_isa;
 
 /* Asks the processor and the system. */
 pl_isa pl_isa_detect(void);
 
-/* What PACELINE_ISA leaves of pl_isa_detect: "portable", "avx2", "avx512" or "avx512vnni" is the most that may be used.
- * PL_ERR_INVALID: another word; *out is then what was detected. */
+/* What PACELINE_ISA leaves of pl_isa_detect: "portable", "avx2", "avx512", "avx512vnni" or "avx512vbmi" is the most
+ * that may be used. PL_ERR_INVALID: another word; *out is then what was detected. */
 PL_MUST_CHECK pl_status pl_isa_choose(pl_isa *out, pl_error *err);
 
 /* The word for the best set in isa. */

@@ -18,6 +18,9 @@
 #include "engine/cpu/isa.h"
 #include "engine/graph/tensor.h"
 
+/* Bytes of an expanded block of 16 rows: a byte per element, 16 scales of 4 bytes and one more number for each row. */
+enum { PL_CPU_EXPANDED = 16 * (256 + 16 * 4 + 4) };
+
 typedef struct pl_cpu_kernels {
     pl_isa isa;
 
@@ -95,6 +98,13 @@ typedef struct pl_cpu_kernels {
      *                      and IQ1_M 8 times the grid's value plus the shift, which is 1 or -1
      * The integer sums are exact in int32, whatever their order. The two terms of a precise product's activation are two tokens. */
     void (*mm[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k, int tile);
+
+    /* By weight type, NULL where it does not pay: for more tokens than a tile, one packed group of 16 rows is first made into
+     * k / 256 blocks of PL_CPU_EXPANDED bytes at out, losslessly and in a form of the instruction set's own, and then takes the
+     * place of w in mm_expanded, which gives the bits of mm. */
+    void (*expand[PL_TYPE_COUNT])(void *out, const void *w, int64_t k);
+    void (*mm_expanded[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,
+                                       int tile);
 } pl_cpu_kernels;
 
 /* Fills k with the best kernels of isa, which the caller knows this machine to have. */
@@ -111,3 +121,4 @@ void pl_cpu_mm_iq_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_avx2(pl_cpu_kernels *k);
 void pl_cpu_mm_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_avx512_vnni(pl_cpu_kernels *k);
+void pl_cpu_mm_iq_avx512_vbmi(pl_cpu_kernels *k);

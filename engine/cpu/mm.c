@@ -13,8 +13,13 @@ enum {
     CHUNKS_PER_THREAD = 8,     /* so that a core that is twice as slow ends one eighth late at most */
     CHUNK_BYTES_MIN = 32 << 10 /* weights times tokens of a chunk, so that taking one costs little beside it */
 };
-_Static_assert((int)ROWS == PL_SCRATCH_ROWS && (int)PL_ACT_TILE == PL_SCRATCH_TILE,
-               "scratch has the sizes of groups and tiles");
+_Static_assert((int)ROWS == PL_SCRATCH_ROWS && (int)PL_ACT_TILE == PL_SCRATCH_TILE &&
+                   (int)PL_CPU_EXPANDED == PL_SCRATCH_EXPANDED,
+               "scratch has the sizes of groups, tiles and expanded blocks");
+
+/* A kernel, for weights that are packed or expanded: the types of kernels.h. */
+typedef void (*kernel)(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,
+                       int tile);
 
 /* The head of scratch: whose activations stand behind it. */
 typedef struct head {
@@ -35,8 +40,9 @@ typedef struct job {
     int64_t panel;              /* tokens */
     int64_t chunk, n_chunks, strip_groups;
     char *acts;
-    char *group; /* this thread's packed copy of one group */
-    float *tile; /* this thread's results: of a ragged group [PL_ACT_TILE][ROWS], of pairs PAIRS times as wide */
+    char *group;    /* this thread's packed copy of one group */
+    char *expanded; /* this thread's group of expanded weights */
+    float *tile;    /* this thread's results: of a ragged group [PL_ACT_TILE][ROWS], of pairs PAIRS times as wide */
     const pl_cpu_kernels *kernels;
 } job;
 
@@ -80,13 +86,13 @@ void pl_cpu_mul_mat_begin(void *scratch)
 }
 
 /* As product, of tokens that are the two terms of tile / 2 rows. */
-static void product_of_pairs(const job *j, const char *w, int64_t first, int64_t end, const void *act, int tile,
-                             float *dst, size_t stride)
+static void product_of_pairs(const job *j, kernel mm, const char *w, int64_t first, int64_t end, const void *act,
+                             int tile, float *dst, size_t stride)
 {
     const size_t tile_stride = PAIRS * ROWS;
     for (int64_t g = first; g < end; g += PAIRS, w += PAIRS * ROWS * j->row_size, dst += tile_stride) {
         int64_t n_groups = min64(PAIRS, end - g), columns = min64(n_groups * ROWS, j->m - g * ROWS);
-        j->kernels->mm[j->w->type](j->tile, tile_stride, w, n_groups, act, j->k, tile);
+        mm(j->tile, tile_stride, w, n_groups, act, j->k, tile);
         for (int t = 0; t < tile; t += 2) {
             const float *y = j->tile + (size_t)t * tile_stride;
             j->kernels->add(dst + (size_t)(t / 2) * stride, y, y + tile_stride, columns);
@@ -94,23 +100,23 @@ static void product_of_pairs(const job *j, const char *w, int64_t first, int64_t
     }
 }
 
-/* Groups first to end - 1 times one tile of tokens, all of them packed at w. */
-static void product(const job *j, const void *w, int64_t first, int64_t end, int64_t token)
+/* Groups first to end - 1 times one tile of tokens, all of them packed at w, or a single one as mm takes it. */
+static void product(const job *j, kernel mm, const void *w, int64_t first, int64_t end, int64_t token)
 {
     int tile = (int)min64(j->n - token, PL_ACT_TILE);
     size_t stride = j->dst->nb[1] / sizeof(float);
     float *dst = (float *)((char *)j->dst->data + (size_t)(token / j->sizes.n_terms) * j->dst->nb[1]) + first * ROWS;
     const void *act = j->acts + (size_t)token * j->token_size;
     if (j->sizes.n_terms == 2) {
-        product_of_pairs(j, w, first, end, act, tile, dst, stride);
+        product_of_pairs(j, mm, w, first, end, act, tile, dst, stride);
         return;
     }
     if (end * ROWS <= j->m) {
-        j->kernels->mm[j->w->type](dst, stride, w, end - first, act, j->k, tile);
+        mm(dst, stride, w, end - first, act, j->k, tile);
         return;
     }
     /* The ragged group: its lanes beyond the last row must not reach dst. */
-    j->kernels->mm[j->w->type](j->tile, ROWS, w, 1, act, j->k, tile);
+    mm(j->tile, ROWS, w, 1, act, j->k, tile);
     for (int t = 0; t < tile; t++)
         memcpy(dst + (size_t)t * stride, j->tile + t * ROWS, (size_t)(j->m - first * ROWS) * sizeof(float));
 }
@@ -119,14 +125,24 @@ static void product(const job *j, const void *w, int64_t first, int64_t end, int
 static void strip(const job *j, int64_t first, int64_t end, int64_t token_first, int64_t token_end)
 {
     const char *rows = j->w->data;
+    const pl_cpu_kernels *k = j->kernels;
+    const pl_type type = j->w->type;
+    const bool expand = j->sizes.expanded > 0 && k->expand[type] != NULL && token_end - token_first > PL_ACT_TILE;
     int64_t packed_end = max64(first, min64(end, j->n_packed));
-    if (first < packed_end)
+    if (first < packed_end && !expand)
         for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
-            product(j, rows + (size_t)(first * ROWS) * j->row_size, first, packed_end, t);
+            product(j, k->mm[type], rows + (size_t)(first * ROWS) * j->row_size, first, packed_end, t);
+    for (int64_t g = first; g < packed_end && expand; g++) {
+        k->expand[type](j->expanded, rows + (size_t)(g * ROWS) * j->row_size, j->k);
+        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
+            product(j, k->mm_expanded[type], j->expanded, g, g + 1, t);
+    }
     for (int64_t g = packed_end; g < end; g++) {
         int n_rows = (int)min64(ROWS, j->m - g * ROWS);
-        pl_pack_group(j->w->type, j->k, rows + (size_t)(g * ROWS) * j->w->nb[1], j->w->nb[1], n_rows, j->group);
-        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE) product(j, j->group, g, g + 1, t);
+        pl_pack_group(type, j->k, rows + (size_t)(g * ROWS) * j->w->nb[1], j->w->nb[1], n_rows, j->group);
+        if (expand) k->expand[type](j->expanded, j->group, j->k);
+        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
+            product(j, expand ? k->mm_expanded[type] : k->mm[type], expand ? j->expanded : j->group, g, g + 1, t);
     }
 }
 
@@ -220,7 +236,8 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
     for (int i = 0; i < n_dst; i++) {
         jobs[i].acts = of->own ? part : acts;
         jobs[i].group = part + (of->own ? of->act : 0);
-        jobs[i].tile = (float *)(jobs[i].group + jobs[i].sizes.group);
+        jobs[i].expanded = jobs[i].group + jobs[i].sizes.group;
+        jobs[i].tile = (float *)(jobs[i].expanded + jobs[i].sizes.expanded);
     }
     activations(&jobs[0], team, i_thread, n_threads, scratch);
 

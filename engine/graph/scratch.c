@@ -9,6 +9,21 @@ static size_t lines(size_t bytes)
     return (bytes + PL_SCRATCH_LINE - 1) / PL_SCRATCH_LINE * PL_SCRATCH_LINE;
 }
 
+/* Types whose weights take long to make into integers. */
+static bool is_expanded(pl_type w)
+{
+    switch (w) {
+    case PL_TYPE_IQ2_XXS:
+    case PL_TYPE_IQ2_XS:
+    case PL_TYPE_IQ2_S:
+    case PL_TYPE_IQ3_XXS:
+    case PL_TYPE_IQ3_S:
+    case PL_TYPE_IQ1_S:
+    case PL_TYPE_IQ1_M: return true;
+    default: return false;
+    }
+}
+
 pl_mul_mat_scratch pl_scratch_mul_mat(pl_type w, int64_t k, int64_t n, bool precise, int n_threads)
 {
     const pl_type_info *type = pl_type_get(w);
@@ -18,8 +33,9 @@ pl_mul_mat_scratch pl_scratch_mul_mat(pl_type w, int64_t k, int64_t n, bool prec
     s.own = k * n <= OWN_ELEMENTS_MAX;
     s.act = lines((size_t)n * pl_act_token_size(type->act, k));
     s.group = lines(PL_SCRATCH_ROWS * pl_type_row_size(w, k));
+    if (is_expanded(w) && n > PL_SCRATCH_TILE) s.expanded = (size_t)(k / 256) * PL_SCRATCH_EXPANDED;
     size_t columns = PL_SCRATCH_ROWS * (s.n_terms == 2 ? PL_SCRATCH_PAIRS : 1);
-    s.thread = s.group + PL_SCRATCH_TILE * columns * sizeof(float) + (s.own ? s.act : 0);
+    s.thread = s.group + s.expanded + PL_SCRATCH_TILE * columns * sizeof(float) + (s.own ? s.act : 0);
     s.total = PL_SCRATCH_HEAD + (s.own ? 0 : s.act) + (size_t)n_threads * s.thread;
     return s;
 }

@@ -7,24 +7,26 @@
 #include "engine/types/types.h"
 
 enum {
-    PL_SCRATCH_LINE = 64,     /* parts of two threads share no cache line */
-    PL_SCRATCH_HEAD = 64,     /* bytes at the beginning that only products write to */
-    PL_SCRATCH_ROWS = 16,     /* rows of a packed group */
-    PL_SCRATCH_TILE = 8,      /* tokens of a tile */
-    PL_SCRATCH_PAIRS = 8,     /* groups whose two terms are added up at once: 4 KB of results, which stay in the L1 */
-    PL_SCRATCH_QUERY_ROWS = 8 /* rows that meet a tile of the cache at once: enough to pay for its conversion, and
-                               * little enough state for the L1 */
+    PL_SCRATCH_LINE = 64,       /* parts of two threads share no cache line */
+    PL_SCRATCH_HEAD = 64,       /* bytes at the beginning that only products write to */
+    PL_SCRATCH_ROWS = 16,       /* rows of a packed group */
+    PL_SCRATCH_TILE = 8,        /* tokens of a tile */
+    PL_SCRATCH_PAIRS = 8,       /* groups whose two terms are added up at once: 4 KB of results, which stay in the L1 */
+    PL_SCRATCH_EXPANDED = 5184, /* bytes of 16 rows of 256 columns whose weights are expanded once for many tokens */
+    PL_SCRATCH_QUERY_ROWS = 8   /* rows that meet a tile of the cache at once: enough to pay for its conversion, and
+                                 * little enough state for the L1 */
 };
 
 /* A product's scratch behind the head: the activations (of all threads together, or of each thread at the beginning of
- * its part), and a part for each thread with one packed group of weights and one tile of results. */
+ * its part), and a part for each thread with one packed group of weights, one expanded one, and one tile of results. */
 typedef struct pl_mul_mat_scratch {
     int n_terms; /* of the activations: 2 when precise and quantized */
     bool own; /* each thread makes all activations for itself: a few thousand elements, about 1 us, less than to wait */
-    size_t act;    /* bytes of the activations */
-    size_t group;  /* bytes of one packed group */
-    size_t thread; /* bytes of one thread's part */
-    size_t total;  /* with the head */
+    size_t act;      /* bytes of the activations */
+    size_t group;    /* bytes of one packed group */
+    size_t expanded; /* bytes of one group of expanded weights; 0 where few tokens or the type make none */
+    size_t thread;   /* bytes of one thread's part */
+    size_t total;    /* with the head */
 } pl_mul_mat_scratch;
 
 /* Of n rows of k columns with weights of type w. */

@@ -13,7 +13,7 @@ static inline bool set_at(int i, pl_isa *isa, const char **word)
     static const struct {
         unsigned flags;
         const char *word;
-    } levels[] = {{0, "portable"}, {1, "avx2"}, {3, "avx512"}, {7, "avx512vnni"}};
+    } levels[] = {{0, "portable"}, {1, "avx2"}, {3, "avx512"}, {7, "avx512vnni"}, {15, "avx512vbmi"}};
     if (i >= (int)(sizeof levels / sizeof levels[0]) || (pl_isa_detect() & levels[i].flags) != levels[i].flags) return false;
     *isa = (pl_isa)levels[i].flags;
     *word = levels[i].word;

@@ -21,7 +21,8 @@ static const pl_type types[] = {PL_TYPE_F32,   PL_TYPE_F16,     PL_TYPE_BF16,   
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static const pl_isa isas[] = {PL_ISA_PORTABLE, PL_ISA_AVX2, PL_ISA_AVX2 | PL_ISA_AVX512,
-                              PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI};
+                              PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI,
+                              PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI | PL_ISA_AVX512_VBMI};
 enum { N_ISAS = sizeof isas / sizeof *isas };
 
 static bool runs_here(pl_isa isa)
