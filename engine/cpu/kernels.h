@@ -21,6 +21,18 @@
 /* Bytes of an expanded block of 16 rows: a byte per element, 16 scales of 4 bytes and one more number for each row. */
 enum { PL_CPU_EXPANDED = 16 * (256 + 16 * 4 + 4) };
 
+/* k [d_k][32] and v [32][d_v] of f32 or f16, q [n][d_k], acc [n][d_v], and for each of the n rows: m, l, the positions
+ * first to end - 1 that it sees, at least one; with slope also the place of its own position, from the tile's first on. */
+typedef struct pl_attn_tile {
+    const void *k, *v;
+    const float *q;
+    float *acc, *m, *l;
+    const int32_t *first, *end, *at;
+    const float *slope; /* NULL: no ALiBi, and at is not read */
+    int n, d_k, d_v;
+    float scale, softcap; /* softcap 0: none */
+} pl_attn_tile;
+
 typedef struct pl_cpu_kernels {
     pl_isa isa;
 
@@ -65,17 +77,19 @@ typedef struct pl_cpu_kernels {
     void (*f16_to_f32)(float *y, const uint16_t *x, int64_t n);
     void (*f32_to_f16)(uint16_t *y, const float *x, int64_t n);
 
-    /* --- Attention over one tile of PL_KV_PAGE = 32 positions, for n independent rows of queries. ---
-     * k [d_head][32], v [32][d_head], q [n][d_head], acc [n][d_head]; row i sees the first n_pos[i] positions, 1 to 32 of them.
-     * For each row, with its state (m, l, acc), which begins as (-infinity, 0, 0):
-     *   s[j] = (fma chain over d ascending of q[d] * k[d][j], from +0) * scale for j < n_pos, -infinity for the others
+    /* --- Attention over one tile of PL_KV_PAGE = 32 positions, for n independent rows of queries: pl_attn_tile. ---
+     * For each row, with its state (m, l, acc), which begins as (-infinity, 0, 0), or with a sink as (sink, 1, 0):
+     *   s[j] = (fma chain over d ascending of q[d] * k[d][j], from +0) * scale
+     *          then, with a softcap: s[j] = pl_tanhf(s[j] * (1 / softcap)) * softcap
+     *          then, with slopes: s[j] = s[j] + slope * (float)(j - at)
+     *   -infinity for j outside of first <= j < end
      *   m' = max(m, max16(s));  a = pl_expf(m - m');  p[j] = pl_expf(s[j] - m')
-     *   l = l * a + sum16(p);  acc[d] = acc[d] * a, then acc[d] = fma(p[j], v[j][d], acc[d]) for j ascending below n_pos.
-     * No position from n_pos on is ever read into a result, whatever the cache holds there. */
-    void (*attn_tile_f32)(const float *k, const float *v, const float *q, float *acc, float *m, float *l, const int32_t *n_pos,
-                          int n, int d_head, float scale);
-    void (*attn_tile_f16)(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
-                          const int32_t *n_pos, int n, int d_head, float scale);
+     *   l = l * a + sum16(p);  acc[d] = acc[d] * a, then acc[d] = fma(p[j], v[j][d], acc[d]) for j ascending from first to end - 1.
+     * No other position is ever read into a result, whatever the cache holds there. */
+    void (*attn_tile_f32)(const pl_attn_tile *t);
+    void (*attn_tile_f16)(const pl_attn_tile *t);
+    /* A quantized tile of K as op.h lays it out, d / 32 groups, as f32 [d][32]: (float)q * scale. NULL for other types. */
+    void (*kv_k_to_f32[PL_TYPE_COUNT])(float *k, const void *tile, int64_t d);
 
     /* --- Matrix products. act.h has the activations' layout, pack.h the weights', mm.h the contract's reasons. --- */
 

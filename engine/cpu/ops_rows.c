@@ -203,33 +203,56 @@ void pl_cpu_op_copy(const pl_cpu_op *o)
     }
 }
 
-/* K goes in by columns, so that a tile's lanes are positions; V by rows. */
+/* One head's K of one position into column at of its tile, whose lanes are positions. */
+static void store_k(const pl_cpu_op *o, uint8_t *tile, pl_type type, const float *x, int32_t d_k, int64_t at)
+{
+    enum { GROUP = 32 };
+    if (type == PL_TYPE_F32) {
+        for (int32_t d = 0; d < d_k; d++) memcpy(tile + 4 * ((size_t)d * PL_KV_PAGE + (size_t)at), x + d, 4);
+        return;
+    }
+    for (int32_t d0 = 0; d0 < d_k; d0 += GROUP) {
+        int32_t n = d_k - d0 < GROUP ? d_k - d0 : GROUP;
+        if (type == PL_TYPE_F16 || type == PL_TYPE_BF16) {
+            uint16_t half[GROUP];
+            if (type == PL_TYPE_F16)
+                o->k->f32_to_f16(half, x + d0, n);
+            else
+                pl_type_get(type)->from_float(x + d0, half, n);
+            for (int32_t d = 0; d < n; d++) memcpy(tile + 2 * ((size_t)(d0 + d) * PL_KV_PAGE + (size_t)at), half + d, 2);
+            continue;
+        }
+        uint8_t block[2 + GROUP]; /* the scale, then codes of one byte each */
+        int codes = (int)pl_type_row_size(type, GROUP) - 2;
+        pl_type_get(type)->from_float(x + d0, block, GROUP);
+        memcpy(tile + 2 * at, block, 2);
+        tile += 2 * PL_KV_PAGE;
+        for (int i = 0; i < codes; i++, tile += PL_KV_PAGE) tile[at] = block[2 + i];
+    }
+}
+
 void pl_cpu_op_kv_store(const pl_cpu_op *o)
 {
     const pl_tensor *t = o->t, *k = t->src[1], *v = t->src[2];
     const int32_t *slots = t->src[3]->data;
-    int64_t d_head = k->ne[0], n_head = k->ne[1], n_blocks = t->ne[1], first, end;
-    pl_cpu_split(o, k->ne[2] * n_head, &first, &end);
+    const pl_kv_layout l = pl_kv_layout_of(t);
+    const size_t k_bytes = pl_kv_k_bytes(&l), head_bytes = k_bytes + pl_kv_v_bytes(&l), v_row = pl_type_row_size(l.v_type, l.d_v);
+    int64_t n_blocks = t->ne[1], first, end;
+    pl_cpu_split(o, k->ne[2] * l.n_head, &first, &end);
     for (int64_t u = first; u < end; u++) {
-        int64_t i = u / n_head, h = u % n_head;
+        int64_t i = u / l.n_head, h = u % l.n_head;
         if (slots[i] < 0) continue;
         int64_t block = slots[i] / PL_KV_PAGE, at = slots[i] % PL_KV_PAGE;
         PL_ASSERT(block < n_blocks);
-        const float *xk = pl_cpu_row(k, h, i, 0), *xv = pl_cpu_row(v, h, i, 0);
-        size_t tile = (size_t)h * 2 * PL_KV_PAGE * (size_t)d_head; /* elements before this head's K */
-        if (t->type == PL_TYPE_F16) {
-            uint16_t *yk = (uint16_t *)pl_cpu_row(t, block, 0, 0) + tile, *yv = yk + PL_KV_PAGE * d_head;
-            o->k->f32_to_f16(yv + at * d_head, xv, d_head);
-            uint16_t half[64];
-            for (int64_t d0 = 0; d0 < d_head; d0 += 64) {
-                int64_t n = d_head - d0 < 64 ? d_head - d0 : 64;
-                o->k->f32_to_f16(half, xk + d0, n);
-                for (int64_t d = 0; d < n; d++) yk[(d0 + d) * PL_KV_PAGE + at] = half[d];
-            }
-        } else {
-            float *yk = (float *)pl_cpu_row(t, block, 0, 0) + tile, *yv = yk + PL_KV_PAGE * d_head;
-            memcpy(yv + at * d_head, xv, (size_t)d_head * sizeof *yv);
-            for (int64_t d = 0; d < d_head; d++) yk[d * PL_KV_PAGE + at] = xk[d];
-        }
+        uint8_t *tile = (uint8_t *)pl_cpu_row(t, block, 0, 0) + (size_t)h * head_bytes;
+        store_k(o, tile, l.k_type, pl_cpu_row(k, h, i, 0), l.d_k, at);
+        uint8_t *row = tile + k_bytes + (size_t)at * v_row;
+        const float *x = pl_cpu_row(v, h, i, 0);
+        if (l.v_type == PL_TYPE_F32)
+            memcpy(row, x, v_row);
+        else if (l.v_type == PL_TYPE_F16)
+            o->k->f32_to_f16((uint16_t *)(void *)row, x, l.d_v);
+        else
+            pl_type_get(l.v_type)->from_float(x, row, l.d_v);
     }
 }

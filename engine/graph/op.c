@@ -297,46 +297,109 @@ pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, b
     return t;
 }
 
-static void check_kv(const pl_tensor *kv, int64_t d_head)
+enum { KV_QUANT_BLOCK = 32 };
+
+static bool is_cache_type(pl_type type, int32_t d)
 {
-    PL_ASSERT(kv->type == PL_TYPE_F16 || kv->type == PL_TYPE_F32);
-    PL_ASSERT(kv->ne[2] == 1 && kv->ne[3] == 1 && pl_tensor_is_contiguous(kv));
-    PL_ASSERT(d_head > 0 && kv->ne[0] > 0 && kv->ne[0] % (2 * PL_KV_PAGE * d_head) == 0);
+    switch (type) {
+    case PL_TYPE_F32:
+    case PL_TYPE_F16:
+    case PL_TYPE_BF16: return true;
+    case PL_TYPE_Q8_0:
+    case PL_TYPE_Q4_0: return d % KV_QUANT_BLOCK == 0;
+    default: return false;
+    }
+}
+
+bool pl_kv_layout_ok(const pl_kv_layout *l)
+{
+    return l->n_head > 0 && l->d_k > 0 && l->d_v > 0 && is_cache_type(l->k_type, l->d_k) && is_cache_type(l->v_type, l->d_v);
+}
+
+size_t pl_kv_k_bytes(const pl_kv_layout *l) { return PL_KV_PAGE * pl_type_row_size(l->k_type, l->d_k); }
+size_t pl_kv_v_bytes(const pl_kv_layout *l) { return PL_KV_PAGE * pl_type_row_size(l->v_type, l->d_v); }
+size_t pl_kv_block_bytes(const pl_kv_layout *l) { return (size_t)l->n_head * (pl_kv_k_bytes(l) + pl_kv_v_bytes(l)); }
+
+pl_kv_layout pl_kv_layout_of(const pl_tensor *kv)
+{
+    const int32_t *i = kv->params.i;
+    return (pl_kv_layout){(pl_type)i[0], (pl_type)i[1], i[2], i[3], i[4]};
+}
+
+static void keep_layout(pl_tensor *t, const pl_kv_layout *l)
+{
+    const int32_t values[] = {l->k_type, l->v_type, l->n_head, l->d_k, l->d_v};
+    memcpy(t->params.i, values, sizeof values);
+}
+
+pl_tensor *pl_new_kv(pl_graph_ctx *c, const pl_kv_layout *l, int64_t n_blocks, void *data, const char *name)
+{
+    PL_ASSERT(pl_kv_layout_ok(l));
+    pl_tensor *t = pl_new_weight(c, PL_TYPE_I8, PL_LAYOUT_PLAIN, 2, (int64_t[]){(int64_t)pl_kv_block_bytes(l), n_blocks}, data, name);
+    if (t) keep_layout(t, l);
+    return t;
+}
+
+static bool is_numbers(const pl_tensor *t, int64_t n)
+{
+    return t->type == PL_TYPE_I32 && rows_are_dense(t) && t->ne[0] == n && pl_tensor_rows(t) == 1;
 }
 
 pl_tensor *pl_kv_store(pl_graph_ctx *c, pl_tensor *kv, pl_tensor *k, pl_tensor *v, pl_tensor *slots)
 {
     if (!kv || !k || !v || !slots) return NULL;
-    check_kv(kv, k->ne[0]);
-    PL_ASSERT(is_f32(k) && is_f32(v) && rows_are_dense(k) && rows_are_dense(v) && same_shape(k, v) && k->ne[3] == 1);
-    PL_ASSERT(k->ne[1] * 2 * PL_KV_PAGE * k->ne[0] == kv->ne[0]);
-    PL_ASSERT(slots->type == PL_TYPE_I32 && rows_are_dense(slots) && slots->ne[0] == k->ne[2] && pl_tensor_rows(slots) == 1);
+    pl_kv_layout l = pl_kv_layout_of(kv);
+    PL_ASSERT(pl_kv_layout_ok(&l) && is_f32(k) && is_f32(v) && rows_are_dense(k) && rows_are_dense(v));
+    PL_ASSERT(k->ne[0] == l.d_k && v->ne[0] == l.d_v && k->ne[1] == l.n_head && v->ne[1] == l.n_head);
+    PL_ASSERT(k->ne[2] == v->ne[2] && k->ne[3] == 1 && v->ne[3] == 1 && is_numbers(slots, k->ne[2]));
     pl_tensor *t = new_tensor(c, PL_OP_KV_STORE, kv->type, PL_MAX_DIMS, kv->ne);
     if (!t) return NULL;
     t->src[0] = kv;
     t->src[1] = k;
     t->src[2] = v;
     t->src[3] = slots;
+    keep_layout(t, &l);
     share_bytes(t, kv, 0);
     return t;
 }
 
-pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale)
+pl_tensor *pl_attention_with(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *sinks, pl_tensor *pos, pl_tensor *tables,
+                             const pl_attention_options *options)
 {
     if (!q || !kv || !pos || !tables) return NULL;
-    check_kv(kv, q->ne[0]);
-    int64_t n_head_kv = kv->ne[0] / (2 * PL_KV_PAGE * q->ne[0]);
-    PL_ASSERT(is_f32(q) && rows_are_dense(q) && q->ne[3] == 1 && q->ne[1] % n_head_kv == 0);
-    PL_ASSERT(pos->type == PL_TYPE_I32 && rows_are_dense(pos) && pos->ne[0] == q->ne[2] && pl_tensor_rows(pos) == 1);
+    pl_kv_layout l = pl_kv_layout_of(kv);
+    PL_ASSERT(pl_kv_layout_ok(&l) && is_f32(q) && rows_are_dense(q));
+    PL_ASSERT(q->ne[0] == l.d_k && q->ne[1] % l.n_head == 0 && q->ne[3] == 1 && is_numbers(pos, q->ne[2]));
     PL_ASSERT(tables->type == PL_TYPE_I32 && rows_are_dense(tables) && tables->ne[1] == q->ne[2] && tables->ne[2] == 1);
-    pl_tensor *t = new_tensor(c, PL_OP_ATTENTION, PL_TYPE_F32, 2, (int64_t[]){q->ne[0] * q->ne[1], q->ne[2]});
+    PL_ASSERT(!sinks || is_vector(sinks, q->ne[1]));
+    PL_ASSERT(options->softcap >= 0 && options->window >= 0 && options->chunk >= 0 && options->max_bias >= 0);
+    pl_tensor *t = new_tensor(c, PL_OP_ATTENTION, PL_TYPE_F32, 2, (int64_t[]){l.d_v * q->ne[1], q->ne[2]});
     if (!t) return NULL;
     t->src[0] = q;
     t->src[1] = kv;
     t->src[2] = pos;
     t->src[3] = tables;
-    t->params.f[0] = scale;
+    t->src[4] = sinks;
+    t->params.f[0] = options->scale;
+    t->params.f[1] = options->softcap;
+    t->params.f[2] = options->max_bias;
+    t->params.i[3] = options->window;
+    t->params.i[4] = options->chunk;
     return t;
+}
+
+pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale)
+{
+    return pl_attention_with(c, q, kv, NULL, pos, tables, &(pl_attention_options){.scale = scale});
+}
+
+pl_attention_options pl_attention_options_of(const pl_tensor *t)
+{
+    return (pl_attention_options){.scale = t->params.f[0],
+                                  .softcap = t->params.f[1],
+                                  .max_bias = t->params.f[2],
+                                  .window = t->params.i[3],
+                                  .chunk = t->params.i[4]};
 }
 
 pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type)

@@ -71,19 +71,51 @@ pl_tensor *pl_swiglu(pl_graph_ctx *c, pl_tensor *gate, pl_tensor *up);
  * neox: couples are (i, i + n_rot/2); otherwise (2i, 2i + 1). Elements from n_rot on pass through. */
 pl_tensor *pl_rope(pl_graph_ctx *c, pl_tensor *x, pl_tensor *table, int n_rot, bool neox);
 
-/* The paged cache of one layer is a tensor of kv type f16 or f32 [page * d_head * n_head_kv * 2, n_blocks]; inside a block,
- * for each kv head: K as [d_head][PL_KV_PAGE] (positions innermost), then V as [PL_KV_PAGE][d_head].
- *
- * Writes k, v f32 [d_head, n_head_kv, n_tok] of this batch at slots i32 [n_tok]: slot = block * PL_KV_PAGE + position % PL_KV_PAGE.
- * A negative slot stores nothing. The result is a view of kv: give it to pl_attention so that the order of execution holds. */
+/* The paged cache of one layer. K and V are f32, f16, bf16, or, with heads of whole blocks of 32, q8_0 or q4_0, quantized per
+ * token along the head. A block has, for each kv head, the K of PL_KV_PAGE positions and then their V:
+ *   K  [d_k][page] with positions innermost; when quantized, for each 32 elements of the head, f16 scales [page] and then
+ *      i8 [32][page], or bytes [16][page] with element i in the low nibbles and i + 16 in the high ones
+ *   V  [page][d_v], rows of the type's own blocks */
+typedef struct pl_kv_layout {
+    pl_type k_type, v_type;
+    int32_t n_head, d_k, d_v;
+} pl_kv_layout;
+
+bool pl_kv_layout_ok(const pl_kv_layout *l);
+size_t pl_kv_block_bytes(const pl_kv_layout *l);
+/* Bytes of one head's K and V in a block. */
+size_t pl_kv_k_bytes(const pl_kv_layout *l);
+size_t pl_kv_v_bytes(const pl_kv_layout *l);
+/* A cache of n_blocks blocks over the caller's writable bytes, which may be set later: i8 [block's bytes, n_blocks]. */
+pl_tensor *pl_new_kv(pl_graph_ctx *c, const pl_kv_layout *l, int64_t n_blocks, void *data, const char *name);
+/* Of a cache or of pl_kv_store's result. */
+pl_kv_layout pl_kv_layout_of(const pl_tensor *kv);
+
+/* Writes k f32 [d_k, n_head, n_tok] and v f32 [d_v, n_head, n_tok] of this batch at slots i32 [n_tok]: slot = block * PL_KV_PAGE +
+ * position % PL_KV_PAGE. A negative slot stores nothing. The result is a view of kv: give it to pl_attention so that the order of
+ * execution holds. */
 pl_tensor *pl_kv_store(pl_graph_ctx *c, pl_tensor *kv, pl_tensor *k, pl_tensor *v, pl_tensor *slots);
 
-/* Causal attention over the paged cache, grouped queries, q f32 [d_head, n_head, n_tok] -> f32 [d_head * n_head, n_tok].
+/* Attention over the paged cache, grouped queries, q f32 [d_k, n_head, n_tok] -> f32 [d_v * n_head, n_tok].
  * pos i32 [n_tok]: row i sees positions 0..pos[i] of its sequence; tables i32 [n_pages_max, n_tok]: the block of each page
- * of row i's sequence; only those up to pos[i] are looked at, and a row with pos[i] < 0 gives zeros. K and V are read back from the
- * cache, in tiles of one page anchored at absolute positions and merged in ascending order by the online softmax (Milakov and
- * Gimelshein 2018), so the result depends on nothing else in the batch. */
+ * of row i's sequence; only those with positions that it sees are looked at, and a row with pos[i] < 0 gives zeros. K and V are
+ * read back from the cache, in tiles of one page anchored at absolute positions and merged in ascending order by the online
+ * softmax (Milakov and Gimelshein 2018), so the result depends on nothing else in the batch. An encoder, whose rows see what is
+ * behind them too, gives the last position of the sequence as pos, and all rows of a sequence in one batch. */
+typedef struct pl_attention_options {
+    float scale;    /* of q k^T */
+    float softcap;  /* scores become softcap * tanh(score / softcap); 0: not */
+    int32_t window; /* row i sees the last so many positions up to pos[i]; 0: all */
+    int32_t chunk;  /* row i sees positions of its own chunk only, chunks being positions n * chunk to (n + 1) * chunk - 1; 0: all */
+    float max_bias; /* ALiBi (Press et al. 2022): slope(head) * (position - pos[i]) is added; slopes begin at 2^(-max_bias / n),
+                     * n the largest power of two up to n_head; 0: not */
+} pl_attention_options;
+
+/* sinks f32 [n_head]: a score of each head that takes its part of the softmax and gives no value (Xiao et al. 2024); or NULL. */
+pl_tensor *pl_attention_with(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *sinks, pl_tensor *pos, pl_tensor *tables,
+                             const pl_attention_options *options);
 pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale);
+pl_attention_options pl_attention_options_of(const pl_tensor *attention);
 
 /* a -> a contiguous tensor of the given type (f32, f16, bf16). */
 pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type);

@@ -49,10 +49,15 @@ size_t pl_scratch_mul_mat_most(pl_type w, int64_t k, int64_t n, bool precise, in
     return own > s.total ? own : s.total;
 }
 
-pl_attention_scratch pl_scratch_attention(int64_t d_head, int64_t n_head, int64_t n_head_kv)
+pl_attention_scratch pl_scratch_attention(int64_t d_k, int64_t d_v, int64_t n_head, int64_t n_head_kv)
 {
-    size_t n = PL_SCRATCH_QUERY_ROWS * (size_t)(n_head / n_head_kv), row = (size_t)d_head * sizeof(float);
-    pl_attention_scratch s = {.rows = lines(n * row), .tile = lines(PL_KV_PAGE * row), .numbers = lines(n * 4)};
-    s.thread = 2 * s.rows + 2 * s.tile + 3 * s.numbers;
+    size_t n = PL_SCRATCH_QUERY_ROWS * (size_t)(n_head / n_head_kv);
+    size_t k_row = (size_t)d_k * sizeof(float), v_row = (size_t)d_v * sizeof(float);
+    pl_attention_scratch s = {.q = lines(n * k_row),
+                              .acc = lines(n * v_row),
+                              .k = lines(PL_KV_PAGE * k_row),
+                              .v = lines(PL_KV_PAGE * v_row),
+                              .numbers = lines(n * 4)};
+    s.thread = s.q + s.acc + s.k + s.v + 6 * s.numbers;
     return s;
 }

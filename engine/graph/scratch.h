@@ -34,10 +34,10 @@ pl_mul_mat_scratch pl_scratch_mul_mat(pl_type w, int64_t k, int64_t n, bool prec
 /* The most bytes that any number of rows up to n takes: few rows, made by each thread, may take more than many. */
 size_t pl_scratch_mul_mat_most(pl_type w, int64_t k, int64_t n, bool precise, int n_threads);
 
-/* One thread's part of attention's scratch, behind the head: q and acc of rows bytes each, K and V of a tile as f32 of
- * tile bytes each, and three numbers for each row, of numbers bytes each. */
+/* One thread's part of attention's scratch, behind the head: q of q bytes and acc of acc bytes, K and V of a tile as f32 of k and v
+ * bytes, and six numbers for each row, of numbers bytes each. */
 typedef struct pl_attention_scratch {
-    size_t rows, tile, numbers, thread;
+    size_t q, acc, k, v, numbers, thread;
 } pl_attention_scratch;
 
-pl_attention_scratch pl_scratch_attention(int64_t d_head, int64_t n_head, int64_t n_head_kv);
+pl_attention_scratch pl_scratch_attention(int64_t d_k, int64_t d_v, int64_t n_head, int64_t n_head_kv);

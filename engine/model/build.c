@@ -28,9 +28,8 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
             b->layer_weights[il][s] = leaf(c, p, p->index.layers[l][s], r);
             ok = ok && (b->layer_weights[il][s] != NULL) == (p->index.layers[l][s] >= 0);
         }
-        int64_t block = 2 * (int64_t)PL_KV_PAGE * hp->d_head * hp->n_head_kv;
-        b->kv[il] = pl_new_weight(c, r->kv_type, PL_LAYOUT_PLAIN, 2, (int64_t[]){block, r->n_blocks},
-                                  r->kv ? r->kv(r->user, l) : NULL, "kv");
+        pl_kv_layout kv = pl_model_kv_layout(hp, l, r->kv_type);
+        b->kv[il] = pl_new_kv(c, &kv, r->n_blocks, r->kv ? r->kv(r->user, l) : NULL, "kv");
         if (b->kv[il]) pl_set_name(b->kv[il], "kv.%" PRId32, l);
         ok = ok && b->kv[il];
     }

@@ -26,6 +26,9 @@ PL_MUST_CHECK pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, 
                                         const pl_hparams *hp, pl_problems *problems, pl_error *err);
 void pl_weights_fini(pl_weight_index *w);
 
+/* The cache of a layer. */
+pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_type kv_type);
+
 /* A graph of layers layer_first..layer_end-1 over n_rows rows, of which n_out want logits (with the head only). */
 typedef struct pl_graph_request {
     int32_t layer_first, layer_end;

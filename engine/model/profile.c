@@ -176,10 +176,16 @@ uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit)
     return unit == PL_UNIT_EMBED ? 0 : sum_unit(p, unit, macs_of); /* a row is looked up, not multiplied */
 }
 
+pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_type kv_type)
+{
+    (void)layer; /* all layers are alike so far */
+    return (pl_kv_layout){.k_type = kv_type, .v_type = kv_type, .n_head = hp->n_head_kv, .d_k = hp->d_head, .d_v = hp->d_head};
+}
+
 uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_type kv_type)
 {
-    (void)layer; /* llama's layers are alike; others will not be */
-    return 2 * (uint64_t)PL_KV_PAGE * (uint64_t)p->hp.d_head * (uint64_t)p->hp.n_head_kv * pl_type_get(kv_type)->bytes;
+    pl_kv_layout l = pl_model_kv_layout(&p->hp, layer, kv_type);
+    return pl_kv_block_bytes(&l);
 }
 
 pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_error *err)
@@ -226,7 +232,7 @@ static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape,
 {
     int32_t n_threads = shape->n_threads;
     size_t most =
-        PL_SCRATCH_HEAD + (size_t)n_threads * pl_scratch_attention(p->hp.d_head, p->hp.n_head, p->hp.n_head_kv).thread;
+        PL_SCRATCH_HEAD + (size_t)n_threads * pl_scratch_attention(p->hp.d_head, p->hp.d_head, p->hp.n_head, p->hp.n_head_kv).thread;
     for (int32_t l = shape->layer_first; l < shape->layer_end; l++)
         for (int slot = 0; slot < PL_W_LAYER_COUNT; slot++)
             most = larger_scratch(most, p, slot, p->index.layers[l][slot], shape->n_rows, n_threads);

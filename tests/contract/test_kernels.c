@@ -201,11 +201,12 @@ START_TEST(rotation_has_the_portable_bits)
 END_TEST
 
 typedef struct tile {
-    int d, n;
-    float scale;
-    float k[D_MAX * PAGE], v[D_MAX * PAGE], q[ROWS_MAX * D_MAX];
+    int d_k, d_v, n;
+    float scale, softcap;
+    bool slopes;
+    float k[D_MAX * PAGE], v[D_MAX * PAGE], q[ROWS_MAX * D_MAX], slope[ROWS_MAX];
     uint16_t kh[D_MAX * PAGE], vh[D_MAX * PAGE];
-    int32_t n_pos[ROWS_MAX];
+    int32_t first[ROWS_MAX], end[ROWS_MAX], at[ROWS_MAX];
 } tile;
 
 typedef struct state {
@@ -218,32 +219,49 @@ static void state_begin(state *s)
     for (int i = 0; i < ROWS_MAX; i++) s->m[i] = -INFINITY;
 }
 
-/* What is behind the last position that any row sees is NaN: nothing may read it into a result. */
+/* What no row sees is NaN: nothing may read it into a result. */
 static void tile_make(tile *t, pl_rng *r)
 {
-    for (int i = 0; i < t->d * PAGE; i++) {
-        t->kh[i] = pl_f32_to_f16((float)pl_rng_gauss(r));
-        t->vh[i] = pl_f32_to_f16(pl_rng_below(r, 9) ? (float)pl_rng_gauss(r) : -0.0f);
-    }
-    int most = 0;
+    for (int i = 0; i < t->d_k * PAGE; i++) t->kh[i] = pl_f32_to_f16((float)pl_rng_gauss(r));
+    for (int i = 0; i < t->d_v * PAGE; i++) t->vh[i] = pl_f32_to_f16(pl_rng_below(r, 9) ? (float)pl_rng_gauss(r) : -0.0f);
+    int most = 0, least = PAGE;
+    bool windows = pl_rng_below(r, 2);
     for (int i = 0; i < t->n; i++) {
-        t->n_pos[i] = pl_rng_below(r, 2) ? PAGE : 1 + (int32_t)pl_rng_below(r, PAGE);
-        if (t->n_pos[i] > most) most = t->n_pos[i];
+        t->first[i] = windows && pl_rng_below(r, 2) ? (int32_t)pl_rng_below(r, PAGE) : 0;
+        t->end[i] = pl_rng_below(r, 2) ? PAGE : t->first[i] + 1 + (int32_t)pl_rng_below(r, (uint64_t)(PAGE - t->first[i]));
+        t->at[i] = t->end[i] - 1 + (t->end[i] == PAGE ? (int32_t)pl_rng_below(r, 900) : 0);
+        t->slope[i] = (float)pl_rng_f64(r) / 8;
+        if (t->end[i] > most) most = t->end[i];
+        if (t->first[i] < least) least = t->first[i];
     }
-    for (int j = most; j < PAGE; j++)
-        for (int d = 0; d < t->d; d++) t->kh[d * PAGE + j] = t->vh[j * t->d + d] = 0x7e00;
-    portable.f16_to_f32(t->k, t->kh, t->d * PAGE);
-    portable.f16_to_f32(t->v, t->vh, t->d * PAGE);
-    fill(r, t->q, t->n * t->d);
+    for (int j = 0; j < PAGE; j++) {
+        if (j >= least && j < most) continue;
+        for (int d = 0; d < t->d_k; d++) t->kh[d * PAGE + j] = 0x7e00;
+        for (int d = 0; d < t->d_v; d++) t->vh[j * t->d_v + d] = 0x7e00;
+    }
+    portable.f16_to_f32(t->k, t->kh, t->d_k * PAGE);
+    portable.f16_to_f32(t->v, t->vh, t->d_v * PAGE);
+    fill(r, t->q, t->n * t->d_k);
 }
 
 static void state_meets(const pl_cpu_kernels *k, state *s, const tile *t, bool half, int first, int n)
 {
-    int at = first * t->d;
-    if (half)
-        k->attn_tile_f16(t->kh, t->vh, t->q + at, s->acc + at, s->m + first, s->l + first, t->n_pos + first, n, t->d, t->scale);
-    else
-        k->attn_tile_f32(t->k, t->v, t->q + at, s->acc + at, s->m + first, s->l + first, t->n_pos + first, n, t->d, t->scale);
+    pl_attn_tile a = {.k = half ? (const void *)t->kh : t->k,
+                      .v = half ? (const void *)t->vh : t->v,
+                      .q = t->q + first * t->d_k,
+                      .acc = s->acc + first * t->d_v,
+                      .m = s->m + first,
+                      .l = s->l + first,
+                      .first = t->first + first,
+                      .end = t->end + first,
+                      .at = t->at + first,
+                      .slope = t->slopes ? t->slope + first : NULL,
+                      .n = n,
+                      .d_k = t->d_k,
+                      .d_v = t->d_v,
+                      .scale = t->scale,
+                      .softcap = t->softcap};
+    (half ? k->attn_tile_f16 : k->attn_tile_f32)(&a);
 }
 
 START_TEST(attention_has_the_portable_bits_with_any_number_of_rows)
@@ -253,9 +271,12 @@ START_TEST(attention_has_the_portable_bits_with_any_number_of_rows)
     static tile t;
     static state want, got;
     static const int dims[] = {8, 16, 64, 128};
-    t.d = pl_rng_below(&r, 2) ? dims[pl_rng_below(&r, 4)] : 1 + (int)pl_rng_below(&r, D_MAX);
+    t.d_k = pl_rng_below(&r, 2) ? dims[pl_rng_below(&r, 4)] : 1 + (int)pl_rng_below(&r, D_MAX);
+    t.d_v = pl_rng_below(&r, 2) ? t.d_k : 1 + (int)pl_rng_below(&r, D_MAX);
     t.n = 1 + (int)pl_rng_below(&r, ROWS_MAX);
-    t.scale = 1.0f / sqrtf((float)t.d);
+    t.scale = 1.0f / sqrtf((float)t.d_k);
+    t.softcap = pl_rng_below(&r, 3) ? 0 : 1.5f;
+    t.slopes = pl_rng_below(&r, 3) == 0;
     uint64_t seed = pl_rng_u64(&r);
     for (int i = 0; i < 2 * n_sets; i++) {
         const set *x = &sets[i / 2];
@@ -273,8 +294,8 @@ START_TEST(attention_has_the_portable_bits_with_any_number_of_rows)
         }
         CK_SAME(got.m, want.m, t.n, x->word, "attention m");
         CK_SAME(got.l, want.l, t.n, x->word, "attention l");
-        CK_SAME(got.acc, want.acc, t.n * t.d, x->word, "attention acc");
-        for (int j = 0; j < t.n * t.d; j++) ck_assert(isfinite(want.acc[j]));
+        CK_SAME(got.acc, want.acc, t.n * t.d_v, x->word, "attention acc");
+        for (int j = 0; j < t.n * t.d_v; j++) ck_assert(isfinite(want.acc[j]));
     }
 }
 END_TEST
@@ -285,31 +306,67 @@ START_TEST(portable_attention_is_softmax_times_values)
     pl_rng_seed(&r, 500 + (uint64_t)_i);
     static tile t[3];
     static state s;
-    int d = 1 + (int)pl_rng_below(&r, 80), n = 2;
+    int n = 2;
+    tile base = {.d_k = 1 + (int)pl_rng_below(&r, 80), .d_v = 1 + (int)pl_rng_below(&r, 80), .n = n};
+    base.scale = 1.0f / sqrtf((float)base.d_k);
+    base.softcap = _i % 3 == 1 ? 2.0f : 0;
+    base.slopes = _i % 4 == 2;
+    float sink = _i % 5 == 3 ? 0.7f : -INFINITY;
     state_begin(&s);
+    for (int row = 0; row < n && sink > -1; row++) {
+        s.m[row] = sink;
+        s.l[row] = 1;
+    }
     for (int i = 0; i < 3; i++) {
-        t[i] = (tile){.d = d, .n = n, .scale = 1.0f / sqrtf((float)d)};
+        t[i] = base;
         tile_make(&t[i], &r);
         if (i) memcpy(t[i].q, t[0].q, sizeof t[i].q);
+        if (i) memcpy(t[i].slope, t[0].slope, sizeof t[i].slope);
         state_meets(&portable, &s, &t[i], true, 0, n);
     }
     for (int row = 0; row < n; row++) {
-        double top = -INFINITY, sum = 0, score[3][PAGE];
+        double top = sink, raw = 0, score[3][PAGE];
         for (int i = 0; i < 3; i++)
-            for (int j = 0; j < t[i].n_pos[row]; j++) {
+            for (int j = t[i].first[row]; j < t[i].end[row]; j++) {
                 double x = 0;
-                for (int e = 0; e < d; e++) x += (double)t[i].q[row * d + e] * t[i].k[e * PAGE + j];
-                score[i][j] = x * t[i].scale;
-                if (score[i][j] > top) top = score[i][j];
+                for (int e = 0; e < base.d_k; e++) x += (double)t[i].q[row * base.d_k + e] * t[i].k[e * PAGE + j];
+                x *= base.scale;
+                raw = fmax(raw, fabs(x));
+                if (base.softcap != 0) x = base.softcap * tanh(x / base.softcap);
+                if (base.slopes) x += (double)t[i].slope[row] * (j - t[i].at[row]);
+                score[i][j] = x;
+                if (x > top) top = x;
             }
+        double sum = exp(sink - top);
         for (int i = 0; i < 3; i++)
-            for (int j = 0; j < t[i].n_pos[row]; j++) sum += score[i][j] = exp(score[i][j] - top);
-        for (int e = 0; e < d; e++) {
+            for (int j = t[i].first[row]; j < t[i].end[row]; j++) sum += score[i][j] = exp(score[i][j] - top);
+        for (int e = 0; e < base.d_v; e++) {
             double y = 0;
             for (int i = 0; i < 3; i++)
-                for (int j = 0; j < t[i].n_pos[row]; j++) y += score[i][j] / sum * t[i].v[j * d + e];
-            /* A score of size top is known to about 1e-6 of it, and an error of a score is a relative error of its weight. */
-            ck_assert_double_eq_tol(s.acc[row * d + e] / s.l[row], y, 1e-5 + 4e-6 * fabs(top));
+                for (int j = t[i].first[row]; j < t[i].end[row]; j++) y += score[i][j] / sum * t[i].v[j * base.d_v + e];
+            /* A score of this size is known to about 1e-6 of it, and an error of a score is a relative error of its weight. */
+            ck_assert_double_eq_tol(s.acc[row * base.d_v + e] / s.l[row], y, 2e-5 + 4e-6 * fmax(raw, fabs(top)));
+        }
+    }
+}
+END_TEST
+
+START_TEST(quantized_tiles_of_k_are_expanded_with_the_portable_bits)
+{
+    pl_rng r;
+    pl_rng_seed(&r, 450 + (uint64_t)_i);
+    enum { D = 128 };
+    static uint8_t codes[PAGE * 34 * (D / 32)];
+    static float want[D * PAGE], got[D * PAGE];
+    static const pl_type types[] = {PL_TYPE_Q8_0, PL_TYPE_Q4_0};
+    for (size_t i = 0; i < sizeof codes; i++) codes[i] = (uint8_t)pl_rng_below(&r, 0x3c);
+    int d = 32 * (1 + (int)pl_rng_below(&r, D / 32));
+    for (int i = 0; i < 2; i++) {
+        portable.kv_k_to_f32[types[i]](want, codes, d);
+        FOR_EACH_SET(t)
+        {
+            t->k.kv_k_to_f32[types[i]](got, codes, d);
+            CK_SAME(got, want, d * PAGE, t->word, pl_type_name(types[i]));
         }
     }
 }
@@ -350,7 +407,8 @@ Suite *kernels_suite(void)
     tcase_add_test(c, half_floats_have_the_portable_bits);
     tcase_add_loop_test(c, rotation_has_the_portable_bits, 0, 100);
     tcase_add_loop_test(c, attention_has_the_portable_bits_with_any_number_of_rows, 0, 100);
-    tcase_add_loop_test(c, portable_attention_is_softmax_times_values, 0, 20);
+    tcase_add_loop_test(c, portable_attention_is_softmax_times_values, 0, 60);
+    tcase_add_loop_test(c, quantized_tiles_of_k_are_expanded_with_the_portable_bits, 0, 10);
     tcase_add_loop_test(c, portable_rows_agree_with_float64, 0, 50);
     suite_add_tcase(s, c);
     return s;

@@ -278,7 +278,8 @@ enum { SEQS = 3, LEN = 75, PAGES = (LEN + PL_KV_PAGE - 1) / PL_KV_PAGE, BLOCKS =
 typedef struct layer {
     int n_embd, d_head, n_head, n_head_kv, n_ff, n_rot;
     bool neox, precise;
-    pl_type kv_type, w_type;
+    pl_type w_type;
+    pl_kv_layout kv;
     float *w[7];         /* q k v o gate up down, as f32 */
     void *plain[7];      /* as w_type */
     int64_t ne[7][4];
@@ -301,7 +302,10 @@ static void layer_make(layer *l, uint64_t seed)
     l->n_rot = seed % 3 ? l->d_head : l->d_head / 2;
     l->neox = pl_rng_below(&r, 2);
     l->precise = seed % 4 < 2;
-    l->kv_type = pl_rng_below(&r, 2) ? PL_TYPE_F16 : PL_TYPE_F32;
+    static const pl_type kv_types[] = {PL_TYPE_F16, PL_TYPE_F32, PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0};
+    uint64_t n_kv_types = l->d_head == 8 ? 3 : 5; /* 8 is no whole block */
+    l->kv = (pl_kv_layout){kv_types[pl_rng_below(&r, n_kv_types)], kv_types[pl_rng_below(&r, n_kv_types)], l->n_head_kv, l->d_head, l->d_head};
+    if (seed % 3 == 0) l->kv.k_type = l->kv.v_type = PL_TYPE_F32;
     l->w_type = w_types[pl_rng_below(&r, 4)];
     if (l->d_head == 8) l->w_type = PL_TYPE_F32; /* 8 * n_head is not always whole blocks */
     int q = l->d_head * l->n_head, kv = l->d_head * l->n_head_kv;
@@ -367,7 +371,7 @@ static layer_graph layer_graph_make(const layer *l, const machine *m, void *cons
     for (int i = 0; i < 7; i++) w[i] = pl_new_weight(c, l->w_type, layout, 2, l->ne[i], weights[i], "w");
     pl_tensor *norm[2];
     for (int i = 0; i < 2; i++) norm[i] = pl_new_weight(c, PL_TYPE_F32, PL_LAYOUT_PLAIN, 1, (int64_t[]){l->n_embd}, l->norm[i], "norm");
-    pl_tensor *kv = pl_new_weight(c, l->kv_type, PL_LAYOUT_PLAIN, 2, (int64_t[]){2 * PL_KV_PAGE * l->d_head * l->n_head_kv, BLOCKS}, kv_bytes, "kv");
+    pl_tensor *kv = pl_new_kv(c, &l->kv, BLOCKS, kv_bytes, "kv");
     g.x = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){l->n_embd, n}, "x");
     g.table = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){l->n_rot, n}, "table");
     g.slots = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){n}, "slots");
@@ -406,7 +410,7 @@ static void layer_run(const layer *l, way how, float *y)
         weights[i] = pl_alloc(pl_type_row_size(l->w_type, l->ne[i][0]) * (size_t)l->ne[i][1]);
         m.b->vt->pack(m.b, layout, l->w_type, l->ne[i], l->plain[i], weights[i], 0, l->ne[i][1]);
     }
-    size_t kv_size = (size_t)(2 * PL_KV_PAGE * l->d_head * l->n_head_kv) * BLOCKS * pl_type_get(l->kv_type)->bytes;
+    size_t kv_size = pl_kv_block_bytes(&l->kv) * BLOCKS;
     void *kv = pl_alloc(kv_size);
     memset(kv, how.seed % 2 ? 0xff : 0, kv_size); /* NaN where nothing was stored */
     int32_t block[BLOCKS];
@@ -556,11 +560,102 @@ START_TEST(a_layer_agrees_with_float64)
         }
     }
     /* Float weights and cache leave rounding alone; a half-float cache and 8-bit activations add their own steps. */
-    bool exact = l.kv_type == PL_TYPE_F32 && (l.w_type == PL_TYPE_F32 || l.w_type == PL_TYPE_F16);
-    ck_assert_double_ge(dot / sqrt(gg * ww), exact ? 0.9999999 : 0.9995);
+    bool exact = l.kv.k_type == PL_TYPE_F32 && l.kv.v_type == PL_TYPE_F32 && (l.w_type == PL_TYPE_F32 || l.w_type == PL_TYPE_F16);
+    bool rough = l.kv.k_type == PL_TYPE_Q4_0 || l.kv.v_type == PL_TYPE_Q4_0;
+    ck_assert_double_ge(dot / sqrt(gg * ww), exact ? 0.9999999 : rough ? 0.99 : 0.9995);
     if (exact) ck_assert_double_le(worst, 1e-4);
     pl_free(got);
     layer_free(&l);
+}
+END_TEST
+
+/* Attention with every option, on a cache whose pages behind a window are gone, against float64. */
+START_TEST(attention_with_options_agrees_with_float64)
+{
+    enum { N = 150, PAGES_OF = (N + PL_KV_PAGE - 1) / PL_KV_PAGE };
+    pl_rng r;
+    pl_rng_seed(&r, 900 + (uint64_t)_i);
+    static const int heads[][2] = {{6, 2}, {3, 3}, {8, 1}, {12, 4}};
+    static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0};
+    const int *h = heads[pl_rng_below(&r, 4)];
+    pl_kv_layout l = {types[pl_rng_below(&r, 5)], types[pl_rng_below(&r, 5)], h[1], 32 * (1 + (int)pl_rng_below(&r, 3)), 32 * (1 + (int)pl_rng_below(&r, 2))};
+    if (_i % 2) l = (pl_kv_layout){PL_TYPE_F32, PL_TYPE_F32, h[1], 1 + (int)pl_rng_below(&r, 90), 1 + (int)pl_rng_below(&r, 90)};
+    pl_attention_options a = {.scale = 0.3f,
+                              .softcap = pl_rng_below(&r, 2) ? 0 : 2.5f,
+                              .window = pl_rng_below(&r, 2) ? 0 : 1 + (int32_t)pl_rng_below(&r, 70),
+                              .chunk = pl_rng_below(&r, 3) ? 0 : 1 + (int32_t)pl_rng_below(&r, 70),
+                              .max_bias = pl_rng_below(&r, 3) ? 0 : 8};
+    bool has_sinks = pl_rng_below(&r, 2), sees_all = _i % 7 == 6; /* as an encoder's rows do */
+    if (sees_all) a.window = a.chunk = 0;
+    machine m = machine_start(_i % 3 ? "avx512vnni" : "avx2", 1 + _i % 3);
+    void *cache = pl_alloc_aligned(64, pl_kv_block_bytes(&l) * PAGES_OF);
+    memset(cache, 0xff, pl_kv_block_bytes(&l) * PAGES_OF); /* NaN wherever nothing was stored */
+    static double k[N][4 * 96], v[N][4 * 96];
+    int done = 0;
+    while (done < N) {
+        int n = sees_all ? N : 1 + (int)pl_rng_below(&r, (uint64_t)(N - done < 40 ? N - done : 40));
+        pl_graph_ctx *c;
+        OK(pl_graph_ctx_new(&c, err));
+        pl_tensor *kv = pl_new_kv(c, &l, PAGES_OF, cache, "kv");
+        pl_tensor *tk = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){l.d_k, l.n_head, n}, "k"), *tv = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){l.d_v, l.n_head, n}, "v");
+        pl_tensor *q = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){l.d_k, h[0], n}, "q"), *sinks = has_sinks ? pl_new_input(c, PL_TYPE_F32, 1, (int64_t[]){h[0]}, "sinks") : NULL;
+        pl_tensor *pos = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){n}, "pos"), *slots = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){n}, "slots");
+        pl_tensor *tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){PAGES_OF, n}, "tables");
+        pl_tensor *y = pl_attention_with(c, q, pl_kv_store(c, kv, tk, tv, slots), sinks, pos, tables, &a);
+        ready g = make_ready(&m, c, &y, 1);
+        fill(&r, tk);
+        fill(&r, tv);
+        fill(&r, q);
+        if (sinks) fill(&r, sinks);
+        for (int i = 0; i < n; i++) {
+            int p = done + i, at = sees_all ? N - 1 : p;
+            ((int32_t *)pos->data)[i] = at;
+            ((int32_t *)slots->data)[i] = (p / PL_KV_PAGE + 3) % PAGES_OF * PL_KV_PAGE + p % PL_KV_PAGE;
+            int first = a.window && at >= a.window ? at - a.window + 1 : 0;
+            for (int page = 0; page < PAGES_OF; page++)
+                ((int32_t *)tables->data)[i * PAGES_OF + page] = page < first / PL_KV_PAGE || page > at / PL_KV_PAGE ? -1 : (page + 3) % PAGES_OF;
+            for (int e = 0; e < l.d_k * l.n_head; e++) k[p][e] = ((float *)tk->data)[i * l.d_k * l.n_head + e];
+            for (int e = 0; e < l.d_v * l.n_head; e++) v[p][e] = ((float *)tv->data)[i * l.d_v * l.n_head + e];
+        }
+        run_ready(&m, &g);
+        double rough = 0;
+        const pl_type both[] = {l.k_type, l.v_type};
+        for (int i = 0; i < 2; i++) rough += both[i] == PL_TYPE_Q4_0 ? 0.3 : both[i] == PL_TYPE_F32 ? 1e-6 : both[i] == PL_TYPE_F16 ? 1e-3 : 1.2e-2;
+        for (int i = 0; i < n; i++)
+            for (int e = 0; e < h[0]; e++) {
+                int at = sees_all ? N - 1 : done + i, of = e / (h[0] / h[1]);
+                double score[N], top = sinks ? ((float *)sinks->data)[e] : -INFINITY, sum, error = 0, norm = 0;
+                int log2 = 1;
+                while (2 * log2 <= h[0]) log2 *= 2;
+                double slope = e < log2 ? pow(2, -8.0 / log2 * (e + 1)) : pow(2, -4.0 / log2 * (2 * (e - log2) + 1));
+                for (int j = 0; j <= at; j++) {
+                    bool seen = (!a.window || at - j < a.window) && (!a.chunk || j / a.chunk == at / a.chunk);
+                    score[j] = seen ? 0 : -INFINITY;
+                    if (!seen) continue;
+                    for (int d = 0; d < l.d_k; d++) score[j] += ((float *)q->data)[(i * h[0] + e) * l.d_k + d] * k[j][of * l.d_k + d];
+                    score[j] *= (double)a.scale;
+                    if (a.softcap != 0) score[j] = a.softcap * tanh(score[j] / a.softcap);
+                    if (a.max_bias != 0) score[j] += slope * (j - at);
+                    top = fmax(top, score[j]);
+                }
+                sum = sinks ? exp(((float *)sinks->data)[e] - top) : 0;
+                for (int j = 0; j <= at; j++) sum += score[j] = exp(score[j] - top);
+                for (int d = 0; d < l.d_v; d++) {
+                    double want = 0;
+                    for (int j = 0; j <= at; j++) want += score[j] / sum * v[j][of * l.d_v + d];
+                    double got = ((float *)y->data)[(i * h[0] + e) * l.d_v + d];
+                    error += (got - want) * (got - want);
+                    norm += want * want;
+                }
+                /* An error of K is one of the scores, several of them in size here. */
+                ck_assert_msg(sqrt(error) <= rough * (sqrt(norm) * 3 + 0.3), "position %d head %d: off by %g of %g", done + i, e, sqrt(error), sqrt(norm));
+            }
+        free_ready(&m, &g);
+        pl_graph_ctx_free(c);
+        done += n;
+    }
+    pl_free(cache);
+    machine_stop(&m);
 }
 END_TEST
 
@@ -572,7 +667,7 @@ START_TEST(rows_without_a_position_store_nothing_and_give_zeros)
     OK(pl_graph_ctx_new(&c, err));
     static float cache[2 * PL_KV_PAGE * D * 2];
     memset(cache, 0, sizeof cache);
-    pl_tensor *kv = pl_new_weight(c, PL_TYPE_F32, PL_LAYOUT_PLAIN, 2, (int64_t[]){2 * PL_KV_PAGE * D, 2}, cache, "kv");
+    pl_tensor *kv = pl_new_kv(c, &(pl_kv_layout){PL_TYPE_F32, PL_TYPE_F32, 1, D, D}, 2, cache, "kv");
     pl_tensor *k = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){D, 1, 2}, "k"), *slots = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){2}, "slots");
     pl_tensor *pos = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){2}, "pos"), *tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){1, 2}, "tables");
     pl_tensor *y = pl_attention(c, k, pl_kv_store(c, kv, k, k, slots), pos, tables, 1);
@@ -602,6 +697,7 @@ Suite *ops_suite(void)
     tcase_add_loop_test(c, rows_are_found_in_tables_of_any_type_and_layout, 0, 23);
     tcase_add_loop_test(c, a_row_has_the_same_bits_whatever_runs_it_and_whatever_is_beside_it, 0, 6);
     tcase_add_loop_test(c, a_layer_agrees_with_float64, 0, 12);
+    tcase_add_loop_test(c, attention_with_options_agrees_with_float64, 0, 60);
     tcase_add_test(c, rows_without_a_position_store_nothing_and_give_zeros);
     suite_add_tcase(s, c);
     return s;

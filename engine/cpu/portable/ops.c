@@ -162,48 +162,90 @@ static void f32_to_f16(uint16_t *y, const float *x, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = pl_f32_to_f16(x[i]);
 }
 
-/* One row of queries: scores first, then softmax_row, then the values. Both tile types share the middle. */
-static float softmax_row(float p[PAGE], float *m, float *l, int n_pos, float scale_by)
+/* Row i of queries: scores first, then softmax_row, then the values. Both tile types share the middle. */
+static float softmax_row(const pl_attn_tile *t, int i, float p[PAGE])
 {
-    for (int j = 0; j < PAGE; j++) p[j] = j < n_pos ? p[j] * scale_by : -INFINITY;
-    float t[16];
-    for (int j = 0; j < 16; j++) t[j] = p[j] > p[j + 16] ? p[j] : p[j + 16];
+    for (int j = 0; j < PAGE; j++) p[j] *= t->scale;
+    if (t->softcap != 0.0f) softcap(p, p, t->softcap, PAGE);
+    if (t->slope)
+        for (int j = 0; j < PAGE; j++) p[j] += t->slope[i] * (float)(j - t->at[i]);
+    for (int j = 0; j < PAGE; j++)
+        if (j < t->first[i] || j >= t->end[i]) p[j] = -INFINITY;
+    float x[16];
+    for (int j = 0; j < 16; j++) x[j] = p[j] > p[j + 16] ? p[j] : p[j + 16];
     for (int step = 8; step > 0; step /= 2)
-        for (int i = 0; i < step; i++) t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
-    float m_new = *m > t[0] ? *m : t[0];
-    float a = pl_expf(*m - m_new);
+        for (int j = 0; j < step; j++) x[j] = x[j] > x[j + step] ? x[j] : x[j + step];
+    float m_new = t->m[i] > x[0] ? t->m[i] : x[0];
+    float a = pl_expf(t->m[i] - m_new);
     for (int j = 0; j < PAGE; j++) p[j] = pl_expf(p[j] - m_new);
-    for (int j = 0; j < 16; j++) t[j] = p[j] + p[j + 16];
-    *l = *l * a + sum16_of(t);
-    *m = m_new;
+    for (int j = 0; j < 16; j++) x[j] = p[j] + p[j + 16];
+    t->l[i] = t->l[i] * a + sum16_of(x);
+    t->m[i] = m_new;
     return a;
 }
 
-static void attn_tile_f32(const float *k, const float *v, const float *q, float *acc, float *m, float *l, const int32_t *n_pos,
-                          int n, int d_head, float scale_by)
+static void attn_tile_f32(const pl_attn_tile *t)
 {
-    for (int i = 0; i < n; i++, q += d_head, acc += d_head) {
+    const float *k = t->k, *v = t->v, *q = t->q;
+    float *acc = t->acc;
+    for (int i = 0; i < t->n; i++, q += t->d_k, acc += t->d_v) {
         float p[PAGE] = {0};
-        for (int d = 0; d < d_head; d++)
+        for (int d = 0; d < t->d_k; d++)
             for (int j = 0; j < PAGE; j++) p[j] = fmaf(q[d], k[d * PAGE + j], p[j]);
-        float a = softmax_row(p, &m[i], &l[i], n_pos[i], scale_by);
-        for (int d = 0; d < d_head; d++) acc[d] *= a;
-        for (int j = 0; j < n_pos[i]; j++)
-            for (int d = 0; d < d_head; d++) acc[d] = fmaf(p[j], v[j * d_head + d], acc[d]);
+        float a = softmax_row(t, i, p);
+        for (int d = 0; d < t->d_v; d++) acc[d] *= a;
+        for (int j = t->first[i]; j < t->end[i]; j++)
+            for (int d = 0; d < t->d_v; d++) acc[d] = fmaf(p[j], v[j * t->d_v + d], acc[d]);
     }
 }
 
-static void attn_tile_f16(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
-                          const int32_t *n_pos, int n, int d_head, float scale_by)
+static void attn_tile_f16(const pl_attn_tile *t)
 {
-    for (int i = 0; i < n; i++, q += d_head, acc += d_head) {
+    const uint16_t *k = t->k, *v = t->v;
+    const float *q = t->q;
+    float *acc = t->acc;
+    for (int i = 0; i < t->n; i++, q += t->d_k, acc += t->d_v) {
         float p[PAGE] = {0};
-        for (int d = 0; d < d_head; d++)
+        for (int d = 0; d < t->d_k; d++)
             for (int j = 0; j < PAGE; j++) p[j] = fmaf(q[d], pl_f16_to_f32(k[d * PAGE + j]), p[j]);
-        float a = softmax_row(p, &m[i], &l[i], n_pos[i], scale_by);
-        for (int d = 0; d < d_head; d++) acc[d] *= a;
-        for (int j = 0; j < n_pos[i]; j++)
-            for (int d = 0; d < d_head; d++) acc[d] = fmaf(p[j], pl_f16_to_f32(v[j * d_head + d]), acc[d]);
+        float a = softmax_row(t, i, p);
+        for (int d = 0; d < t->d_v; d++) acc[d] *= a;
+        for (int j = t->first[i]; j < t->end[i]; j++)
+            for (int d = 0; d < t->d_v; d++) acc[d] = fmaf(p[j], pl_f16_to_f32(v[j * t->d_v + d]), acc[d]);
+    }
+}
+
+/* Scales of a group, then its codes. */
+static const uint8_t *group_scales(float scale[PAGE], const uint8_t *from)
+{
+    for (int j = 0; j < PAGE; j++) {
+        uint16_t h;
+        memcpy(&h, from + 2 * j, 2);
+        scale[j] = pl_f16_to_f32(h);
+    }
+    return from + 2 * PAGE;
+}
+
+static void k_q8_0_to_f32(float *k, const void *tile, int64_t d)
+{
+    const uint8_t *from = tile;
+    float scale[PAGE];
+    for (int64_t g = 0; g < d; g += 32, from += 32 * PAGE) {
+        from = group_scales(scale, from);
+        for (int i = 0; i < 32 * PAGE; i++) k[g * PAGE + i] = (float)(int8_t)from[i] * scale[i % PAGE];
+    }
+}
+
+static void k_q4_0_to_f32(float *k, const void *tile, int64_t d)
+{
+    const uint8_t *from = tile;
+    float scale[PAGE];
+    for (int64_t g = 0; g < d; g += 32, from += 16 * PAGE) {
+        from = group_scales(scale, from);
+        for (int i = 0; i < 16 * PAGE; i++) {
+            k[g * PAGE + i] = (float)((from[i] & 15) - 8) * scale[i % PAGE];
+            k[(g + 16) * PAGE + i] = (float)((from[i] >> 4) - 8) * scale[i % PAGE];
+        }
     }
 }
 
@@ -238,4 +280,6 @@ void pl_cpu_ops_portable(pl_cpu_kernels *k)
     k->f32_to_f16 = f32_to_f16;
     k->attn_tile_f32 = attn_tile_f32;
     k->attn_tile_f16 = attn_tile_f16;
+    k->kv_k_to_f32[PL_TYPE_Q8_0] = k_q8_0_to_f32;
+    k->kv_k_to_f32[PL_TYPE_Q4_0] = k_q4_0_to_f32;
 }

@@ -230,132 +230,181 @@ V16_FN v16 v_tile_load_n(const void *p, int64_t i, int n, bool half)
     return half ? v16_load_f16_n((const uint16_t *)p + i, n) : v16_load_n((const float *)p + i, n);
 }
 
-/* p[r] = the scores of rows 0 to n - 1 (n is a constant where this is inlined), then their softmax weights; a[r]: what acc is scaled by. */
-V16_FN void v_attn_weights(float p[][PAGE], float *a, const void *k, bool half, const float *q, float *m, float *l,
-                           const int32_t *n_pos, const int n, int d_head, float scale)
+/* p[r] = the scores of rows row to row + n - 1 (n is a constant where this is inlined), then their softmax weights; a[r]: what
+ * acc is scaled by. */
+V16_FN void v_attn_weights(float p[][PAGE], float *a, const pl_attn_tile *t, bool half, int row, const int n)
 {
     v16 s0[ATTN_ROWS], s1[ATTN_ROWS];
+    const float *q = t->q + (size_t)row * (size_t)t->d_k;
+    const int d_k = t->d_k;
     for (int r = 0; r < n; r++) s0[r] = s1[r] = v16_zero();
-    for (int d = 0; d < d_head; d++) {
-        v16 k0 = v_tile_load(k, d * PAGE, half), k1 = v_tile_load(k, d * PAGE + 16, half);
+    for (int d = 0; d < d_k; d++) {
+        v16 k0 = v_tile_load(t->k, d * PAGE, half), k1 = v_tile_load(t->k, d * PAGE + 16, half);
         for (int r = 0; r < n; r++) {
-            v16 b = v16_set1(q[r * d_head + d]);
+            v16 b = v16_set1(q[r * d_k + d]);
             s0[r] = v16_fma(b, k0, s0[r]);
             s1[r] = v16_fma(b, k1, s1[r]);
         }
     }
-    const v16 by = v16_set1(scale), none = v16_set1(-INFINITY);
-    float fall[16] = {0};
+    const v16 by = v16_set1(t->scale), none = v16_set1(-INFINITY);
     for (int r = 0; r < n; r++) {
         s0[r] = v16_mul(s0[r], by);
         s1[r] = v16_mul(s1[r], by);
-        if (n_pos[r] < PAGE) {
-            s0[r] = v16_first(s0[r], none, n_pos[r] < 16 ? n_pos[r] : 16);
-            s1[r] = v16_first(s1[r], none, n_pos[r] < 16 ? 0 : n_pos[r] - 16);
+    }
+    if (t->softcap != 0.0f) {
+        const v16 cap = v16_set1(t->softcap), inverse = v16_set1(1.0f / t->softcap);
+        for (int r = 0; r < n; r++) {
+            s0[r] = v16_mul(v16_tanh(v16_mul(s0[r], inverse)), cap);
+            s1[r] = v16_mul(v16_tanh(v16_mul(s1[r], inverse)), cap);
         }
+    }
+    if (t->slope)
+        for (int r = 0; r < n; r++) { /* whole numbers this small are exact */
+            v16 slope = v16_set1(t->slope[row + r]), from = v16_sub(v16_count(), v16_set1((float)t->at[row + r]));
+            s0[r] = v16_add(s0[r], v16_mul(slope, from));
+            s1[r] = v16_add(s1[r], v16_mul(slope, v16_add(from, v16_set1(16))));
+        }
+    float fall[16] = {0};
+    for (int r = 0; r < n; r++) {
+        int first = t->first[row + r], end = t->end[row + r];
+        if (end < PAGE) {
+            s0[r] = v16_first(s0[r], none, end < 16 ? end : 16);
+            s1[r] = v16_first(s1[r], none, end < 16 ? 0 : end - 16);
+        }
+        if (first > 0) {
+            s0[r] = v16_first(none, s0[r], first < 16 ? first : 16);
+            s1[r] = v16_first(none, s1[r], first < 16 ? 0 : first - 16);
+        }
+        float *m = t->m + row + r;
         float top = v16_max_of(v16_max(s0[r], s1[r]));
-        float m_new = m[r] > top ? m[r] : top;
-        fall[r] = m[r] - m_new;
-        m[r] = m_new;
+        float m_new = *m > top ? *m : top;
+        fall[r] = *m - m_new;
+        *m = m_new;
     }
     v16_store(fall, v16_exp(v16_load(fall)));
     for (int r = 0; r < n; r++) {
-        v16 shift = v16_set1(m[r]);
+        v16 shift = v16_set1(t->m[row + r]);
         v16 p0 = v16_exp(v16_sub(s0[r], shift)), p1 = v16_exp(v16_sub(s1[r], shift));
         v16_store(p[r], p0);
         v16_store(p[r] + 16, p1);
         a[r] = fall[r];
-        l[r] = l[r] * a[r] + v16_sum(v16_add(p0, p1));
+        t->l[row + r] = t->l[row + r] * a[r] + v16_sum(v16_add(p0, p1));
     }
 }
 
 /* width v16 of the values from element d on, positions first to end - 1, into rows 0 to n - 1. a NULL: acc is not scaled. */
 V16_FN void v_attn_values(float *acc, const float p[][PAGE], const float *a, const void *v, bool half, int first, int end,
-                          const int n, int d_head, int d, const int width)
+                          const int n, int d_v, int d, const int width)
 {
     v16 s[ATTN_ROWS][ATTN_WIDTH];
     for (int r = 0; r < n; r++)
         for (int w = 0; w < width; w++) {
-            s[r][w] = v16_load(acc + r * d_head + d + 16 * w);
+            s[r][w] = v16_load(acc + r * d_v + d + 16 * w);
             if (a) s[r][w] = v16_mul(s[r][w], v16_set1(a[r]));
         }
     for (int j = first; j < end; j++) {
         v16 x[ATTN_WIDTH];
-        for (int w = 0; w < width; w++) x[w] = v_tile_load(v, j * d_head + d + 16 * w, half);
+        for (int w = 0; w < width; w++) x[w] = v_tile_load(v, j * d_v + d + 16 * w, half);
         for (int r = 0; r < n; r++) {
             v16 b = v16_set1(p[r][j]);
             for (int w = 0; w < width; w++) s[r][w] = v16_fma(b, x[w], s[r][w]);
         }
     }
     for (int r = 0; r < n; r++)
-        for (int w = 0; w < width; w++) v16_store(acc + r * d_head + d + 16 * w, s[r][w]);
+        for (int w = 0; w < width; w++) v16_store(acc + r * d_v + d + 16 * w, s[r][w]);
 }
 
 /* All of the head's dimension: as wide as registers allow, then one v16 at a time, then what is left. */
 V16_FN void v_attn_all_values(float *acc, const float p[][PAGE], const float *a, const void *v, bool half, int first, int end,
-                              const int n, int d_head)
+                              const int n, int d_v)
 {
     int d = 0;
-    for (; d + 16 * ATTN_WIDTH <= d_head; d += 16 * ATTN_WIDTH)
-        v_attn_values(acc, p, a, v, half, first, end, n, d_head, d, ATTN_WIDTH);
-    for (; d + 16 <= d_head; d += 16) v_attn_values(acc, p, a, v, half, first, end, n, d_head, d, 1);
-    int rest = d_head - d;
+    for (; d + 16 * ATTN_WIDTH <= d_v; d += 16 * ATTN_WIDTH)
+        v_attn_values(acc, p, a, v, half, first, end, n, d_v, d, ATTN_WIDTH);
+    for (; d + 16 <= d_v; d += 16) v_attn_values(acc, p, a, v, half, first, end, n, d_v, d, 1);
+    int rest = d_v - d;
     if (rest == 0) return;
     for (int r = 0; r < n; r++) {
-        v16 s = v16_load_n(acc + r * d_head + d, rest);
+        v16 s = v16_load_n(acc + r * d_v + d, rest);
         if (a) s = v16_mul(s, v16_set1(a[r]));
-        for (int j = first; j < end; j++) s = v16_fma(v16_set1(p[r][j]), v_tile_load_n(v, j * d_head + d, rest, half), s);
-        v16_store_n(acc + r * d_head + d, s, rest);
+        for (int j = first; j < end; j++) s = v16_fma(v16_set1(p[r][j]), v_tile_load_n(v, j * d_v + d, rest, half), s);
+        v16_store_n(acc + r * d_v + d, s, rest);
     }
 }
 
 /* n query rows, at most ATTN_ROWS; positions that not all of them see are added row by row, since even a weight of 0 would
  * change a sum (0 * NaN, -0 + 0). */
-V16_FN void v_attn_rows(const void *k, const void *v, bool half, const float *q, float *acc, float *m, float *l,
-                        const int32_t *n_pos, const int n, int d_head, float scale)
+V16_FN void v_attn_rows(const pl_attn_tile *t, bool half, int row, const int n)
 {
     float p[ATTN_ROWS][PAGE], a[ATTN_ROWS];
-    v_attn_weights(p, a, k, half, q, m, l, n_pos, n, d_head, scale);
-    int all = n_pos[0];
-    for (int r = 1; r < n; r++) all = n_pos[r] < all ? n_pos[r] : all;
-    v_attn_all_values(acc, (const float(*)[PAGE])p, a, v, half, 0, all, n, d_head);
+    const int32_t *first = t->first + row, *end = t->end + row;
+    float *acc = t->acc + (size_t)row * (size_t)t->d_v;
+    v_attn_weights(p, a, t, half, row, n);
+    int low = first[0], all = end[0];
+    bool even = true; /* all rows begin at the same position */
+    for (int r = 1; r < n; r++) {
+        all = end[r] < all ? end[r] : all;
+        even = even && first[r] == low;
+    }
+    if (!even) {
+        for (int r = 0; r < n; r++)
+            v_attn_all_values(acc + r * t->d_v, (const float(*)[PAGE])(p + r), a + r, t->v, half, first[r], end[r], 1, t->d_v);
+        return;
+    }
+    v_attn_all_values(acc, (const float(*)[PAGE])p, a, t->v, half, low, all, n, t->d_v);
     for (int r = 0; r < n; r++)
-        if (n_pos[r] > all)
-            v_attn_all_values(acc + r * d_head, (const float(*)[PAGE])(p + r), NULL, v, half, all, n_pos[r], 1, d_head);
+        if (end[r] > all)
+            v_attn_all_values(acc + r * t->d_v, (const float(*)[PAGE])(p + r), NULL, t->v, half, all, end[r], 1, t->d_v);
 }
 
-V16_FN void v_attn_tile(const void *k, const void *v, bool half, const float *q, float *acc, float *m, float *l,
-                        const int32_t *n_pos, int n, int d_head, float scale)
+V16_FN void v_attn_tile(const pl_attn_tile *t, bool half)
 {
-    while (n > 0) {
-        int done = n < ATTN_ROWS ? n : ATTN_ROWS;
-        switch (done) {
-        case 1: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 1, d_head, scale); break;
-        case 2: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 2, d_head, scale); break;
+    for (int row = 0; row < t->n;) {
+        int n = t->n - row < ATTN_ROWS ? t->n - row : ATTN_ROWS;
+        switch (n) {
+        case 1: v_attn_rows(t, half, row, 1); break;
+        case 2: v_attn_rows(t, half, row, 2); break;
 #if defined(__AVX512F__)
-        case 3: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 3, d_head, scale); break;
-        case 4: v_attn_rows(k, v, half, q, acc, m, l, n_pos, 4, d_head, scale); break;
+        case 3: v_attn_rows(t, half, row, 3); break;
+        case 4: v_attn_rows(t, half, row, 4); break;
 #endif
         }
-        q += done * d_head;
-        acc += done * d_head;
-        m += done;
-        l += done;
-        n_pos += done;
-        n -= done;
+        row += n;
     }
 }
 
-static inline void v_attn_tile_f32(const float *k, const float *v, const float *q, float *acc, float *m, float *l,
-                                   const int32_t *n_pos, int n, int d_head, float scale)
+static inline void v_attn_tile_f32(const pl_attn_tile *t) { v_attn_tile(t, false); }
+static inline void v_attn_tile_f16(const pl_attn_tile *t) { v_attn_tile(t, true); }
+
+static inline void v_k_q8_0_to_f32(float *k, const void *tile, int64_t d)
 {
-    v_attn_tile(k, v, false, q, acc, m, l, n_pos, n, d_head, scale);
+    const uint8_t *from = tile;
+    for (int64_t g = 0; g < d; g += 32) {
+        v16 d0 = v16_load_f16((const uint16_t *)(const void *)from), d1 = v16_load_f16((const uint16_t *)(const void *)from + 16);
+        from += 2 * PAGE;
+        for (int i = 0; i < 32; i++, from += PAGE, k += PAGE) {
+            v16_store(k, v16_mul(v16_from_i8(_mm_loadu_si128((const __m128i *)from)), d0));
+            v16_store(k + 16, v16_mul(v16_from_i8(_mm_loadu_si128((const __m128i *)(from + 16))), d1));
+        }
+    }
 }
 
-static inline void v_attn_tile_f16(const uint16_t *k, const uint16_t *v, const float *q, float *acc, float *m, float *l,
-                                   const int32_t *n_pos, int n, int d_head, float scale)
+static inline void v_k_q4_0_to_f32(float *k, const void *tile, int64_t d)
 {
-    v_attn_tile(k, v, true, q, acc, m, l, n_pos, n, d_head, scale);
+    const uint8_t *from = tile;
+    const __m128i low = _mm_set1_epi8(15), zero = _mm_set1_epi8(8);
+    for (int64_t g = 0; g < d; g += 32, k += 32 * PAGE) {
+        v16 scale[2];
+        for (int h = 0; h < 2; h++) scale[h] = v16_load_f16((const uint16_t *)(const void *)from + 16 * h);
+        from += 2 * PAGE;
+        for (int i = 0; i < 16; i++, from += PAGE)
+            for (int h = 0; h < 2; h++) {
+                __m128i b = _mm_loadu_si128((const __m128i *)(from + 16 * h));
+                __m128i lo = _mm_sub_epi8(_mm_and_si128(b, low), zero), hi = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(b, 4), low), zero);
+                v16_store(k + i * PAGE + 16 * h, v16_mul(v16_from_i8(lo), scale[h]));
+                v16_store(k + (i + 16) * PAGE + 16 * h, v16_mul(v16_from_i8(hi), scale[h]));
+            }
+    }
 }
 
 static inline void v_install(pl_cpu_kernels *k)
@@ -389,6 +438,8 @@ static inline void v_install(pl_cpu_kernels *k)
     k->f32_to_f16 = v_f32_to_f16;
     k->attn_tile_f32 = v_attn_tile_f32;
     k->attn_tile_f16 = v_attn_tile_f16;
+    k->kv_k_to_f32[PL_TYPE_Q8_0] = v_k_q8_0_to_f32;
+    k->kv_k_to_f32[PL_TYPE_Q4_0] = v_k_q4_0_to_f32;
 }
 
 #endif

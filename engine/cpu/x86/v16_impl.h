@@ -66,6 +66,9 @@ V16_FN void v16_load_pairs(const float *p, v16 *even, v16 *odd)
 }
 /* a where lane < n, else b. */
 V16_FN v16 v16_first(v16 a, v16 b, int n) { return _mm512_mask_mov_ps(b, (__mmask16)((1u << n) - 1), a); }
+V16_FN v16 v16_from_i8(__m128i a) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a)); }
+/* 0, 1, … 15 */
+V16_FN v16 v16_count(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 /* a * 2^n for whole numbers n, rounded once. */
 V16_FN v16 v16_scale2(v16 a, v16 n) { return _mm512_scalef_ps(a, n); }
 V16_FN __m256 v16_low(v16 a) { return _mm512_castps512_ps256(a); }
@@ -163,6 +166,14 @@ V16_FN v16 v16_first(v16 a, v16 b, int n)
 {
     return (v16){_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(v16_mask(n, 0))),
                  _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(v16_mask(n, 8)))};
+}
+V16_FN v16 v16_from_i8(__m128i a)
+{
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(a)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(a, 8)))};
+}
+V16_FN v16 v16_count(void)
+{
+    return (v16){_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
 }
 /* In two factors, as pl_expf does: the first product is exact for the exponents of exp. */
 V16_FN __m256 v16_scale2_half(__m256 a, __m256 nf)
