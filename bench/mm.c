@@ -27,8 +27,10 @@ enum { K = 4096, RUNS = 15 };
 
 static const size_t read_bytes = 128u << 20; /* beyond the last-level cache */
 static const int64_t token_counts[] = {1, 2, 4, 8, 128};
-static const pl_type all_types[] = {PL_TYPE_F32,  PL_TYPE_F16,  PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0, PL_TYPE_Q4_1,
-                                    PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K};
+static const pl_type all_types[] = {
+    PL_TYPE_F32,   PL_TYPE_F16,  PL_TYPE_BF16, PL_TYPE_Q8_0,  PL_TYPE_Q4_0,   PL_TYPE_Q4_1,   PL_TYPE_Q5_0,
+    PL_TYPE_Q5_1,  PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K,  PL_TYPE_IQ4_NL, PL_TYPE_IQ4_XS, PL_TYPE_MXFP4,
+    PL_TYPE_NVFP4, PL_TYPE_Q2_K, PL_TYPE_Q3_K, PL_TYPE_TQ1_0, PL_TYPE_TQ2_0,  PL_TYPE_Q1_0,   PL_TYPE_Q2_0};
 
 typedef struct bench {
     pl_pool *pool;
@@ -93,7 +95,7 @@ static void measure_type(bench *b, pl_type type)
         }
         double bytes = (double)row * (double)rows / best, ops = 2.0 * K * (double)rows * (double)n / best;
         double peak = pl_type_get(type)->is_quantized ? b->limits.byte_ops_s : b->limits.float_ops_s;
-        printf("%-5s n %3lld  %6.1f GB/s %3.0f %%   %7.0f GOP/s %3.0f %%\n", pl_type_name(type), (long long)n,
+        printf("%-6s n %3lld  %6.1f GB/s %3.0f %%   %7.0f GOP/s %3.0f %%\n", pl_type_name(type), (long long)n,
                bytes * 1e-9, 100 * bytes / b->limits.read_bytes_s, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0);
         fflush(stdout);
         pl_free(p.scratch);

@@ -18,8 +18,12 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa)
     if (isa & PL_ISA_AVX512) {
         pl_cpu_ops_avx512(k);
         pl_cpu_mm_avx512(k);
+        pl_cpu_mm_small_avx512(k);
     }
-    if (isa & PL_ISA_AVX512_VNNI) pl_cpu_mm_avx512_vnni(k);
+    if (isa & PL_ISA_AVX512_VNNI) {
+        pl_cpu_mm_avx512_vnni(k);
+        pl_cpu_mm_small_avx512_vnni(k);
+    }
     if (isa & PL_ISA_AVX512_VBMI) pl_cpu_mm_iq_avx512_vbmi(k);
 #endif
 }

@@ -77,6 +77,16 @@ INLINE __m512i high_nibbles(__m512i v)
     return low_nibbles(_mm512_srli_epi32(v, 4));
 }
 
+/* Byte 0 and byte 2 of each lane as two 16-bit numbers; the odd bytes after a shift. */
+INLINE __m512i even_bytes(__m512i v)
+{
+    return _mm512_and_si512(v, _mm512_set1_epi16(255));
+}
+INLINE __m512i odd_bytes(__m512i v)
+{
+    return _mm512_srli_epi16(v, 8);
+}
+
 /* v | (h & mask) */
 INLINE __m512i or_masked(__m512i v, __m512i h, int8_t mask)
 {

@@ -88,16 +88,6 @@ INLINE __m512i byte_of_lane(__m512i v, int b)
     return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)(8 * b)), _mm512_set1_epi32(255));
 }
 
-/* Byte 0 and byte 2 of each lane as two 16-bit numbers; the odd bytes after a shift. */
-INLINE __m512i even_bytes(__m512i v)
-{
-    return _mm512_and_si512(v, _mm512_set1_epi16(255));
-}
-INLINE __m512i odd_bytes(__m512i v)
-{
-    return _mm512_srli_epi16(v, 8);
-}
-
 /* The four lower and the four upper six-bit numbers of each row: base has the lower ones with two bits of the upper
  * above, rest the upper ones' low nibbles. */
 INLINE __m512i six_lower(__m512i base)

@@ -1,0 +1,6 @@
+#include "engine/cpu/x86/avx512_mm_small_impl.h"
+
+void pl_cpu_mm_small_avx512_vnni(pl_cpu_kernels *k)
+{
+    install_small(k);
+}
