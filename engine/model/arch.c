@@ -2,8 +2,12 @@
 
 /* The architectures, in the order of their names. Both tables have the same order. */
 #define ARCHS(ROW)                                                                                                     \
+    ROW(cohere2, "cohere2")                                                                                            \
     ROW(command_r, "command-r")                                                                                        \
+    ROW(exaone4, "exaone4")                                                                                            \
     ROW(gemma, "gemma")                                                                                                \
+    ROW(gemma2, "gemma2")                                                                                              \
+    ROW(gemma3, "gemma3")                                                                                              \
     ROW(glm4, "glm4")                                                                                                  \
     ROW(gpt2, "gpt2")                                                                                                  \
     ROW(gptneox, "gptneox")                                                                                            \

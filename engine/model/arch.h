@@ -114,6 +114,7 @@ typedef struct pl_model_graph {
     pl_tensor *slots;       /* i32 [n_rows] */
     pl_tensor *tables;      /* i32 [n_pages, n_rows]; a row is only read up to its position's page */
     pl_tensor *rope;        /* f32 [n_rot, n_rows] */
+    pl_tensor *rope_local;  /* the same for layers with a window; only with pl_hparams.has_rope_local */
     pl_tensor *temperature; /* f32 [1, 1, n_rows]: factors on q; only with pl_hparams.temperature */
     pl_tensor *out_ids;     /* i32 [n_out]: rows that want logits; with the head, and only when some rows do not */
     /* Result: hidden [n_embd, n_rows], or logits [n_vocab, n_out], or NULL for a head without rows that want logits. */
@@ -161,6 +162,6 @@ bool pl_arch_is_precise(const pl_arch *arch, pl_slot slot);
 const char *const *pl_arch_names(size_t *n);
 
 /* One line each in arch.c, and one file in arch/. */
-extern const pl_arch pl_arch_command_r, pl_arch_gemma, pl_arch_glm4, pl_arch_gpt2, pl_arch_gptneox, pl_arch_granite,
+extern const pl_arch pl_arch_cohere2, pl_arch_command_r, pl_arch_exaone4, pl_arch_gemma, pl_arch_gemma2, pl_arch_gemma3, pl_arch_glm4, pl_arch_gpt2, pl_arch_gptneox, pl_arch_granite,
     pl_arch_llama, pl_arch_mistral3, pl_arch_olmo2, pl_arch_phi2, pl_arch_phi3, pl_arch_qwen2, pl_arch_qwen3,
     pl_arch_smollm3, pl_arch_stablelm, pl_arch_starcoder2;

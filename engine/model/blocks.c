@@ -78,8 +78,11 @@ static pl_tensor *norm_heads(pl_build *b, int32_t il, pl_slot weight, pl_tensor 
 
 static pl_tensor *rope(pl_build *b, int32_t il, pl_tensor *x)
 {
-    if (b->hp->rope.n_rot == 0 || b->hp->layers[b->layer_first + il] & PL_LAYER_NO_ROPE) return x;
-    return pl_rope(b->c, x, b->io.rope, b->hp->rope.n_rot, b->hp->rope.neox);
+    uint8_t flags = b->hp->layers[b->layer_first + il];
+    if (b->hp->rope.n_rot == 0 || flags & PL_LAYER_NO_ROPE) return x;
+    bool local = b->hp->has_rope_local && flags & PL_LAYER_WINDOW;
+    const pl_rope_params *p = local ? &b->hp->rope_local : &b->hp->rope;
+    return pl_rope(b->c, x, local ? b->io.rope_local : b->io.rope, p->n_rot, p->neox);
 }
 
 pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, bool *stored_only)
@@ -108,7 +111,10 @@ pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, 
     if (!fused) q = split_heads(b, pl_block_linear(b, il, PL_W_ATTN_Q, PL_W_ATTN_Q_B, x), hp->n_head);
     q = rope(b, il, norm_heads(b, il, PL_W_ATTN_Q_NORM, q));
     if (b->io.temperature) q = pl_mul(b->c, q, b->io.temperature);
-    pl_tensor *a = pl_attention(b->c, q, kv, b->io.pos, b->io.tables, hp->attn_scale);
+    bool windowed = hp->layers[b->layer_first + il] & PL_LAYER_WINDOW;
+    const pl_attention_options options = {
+        .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = windowed ? hp->window : 0};
+    pl_tensor *a = pl_attention_with(b->c, q, kv, NULL, b->io.pos, b->io.tables, &options);
     /* a [d_head * n_head, n_rows] */
     if (last) a = pl_block_wanted_rows(b, a);
     return pl_block_linear(b, il, PL_W_ATTN_OUT, PL_W_ATTN_OUT_B, a);
@@ -143,7 +149,9 @@ pl_tensor *pl_block_head(pl_build *b, pl_tensor *x)
     pl_tensor *output = b->weights[PL_W_OUTPUT] ? b->weights[PL_W_OUTPUT] : b->weights[PL_W_TOKEN_EMBD];
     x = product(b, PL_W_OUTPUT, output, x);
     if (b->weights[PL_W_OUTPUT_B]) x = pl_add(b->c, x, b->weights[PL_W_OUTPUT_B]);
-    return pl_set_name(scaled(b, x, b->hp->logit_scale), "logits");
+    x = scaled(b, x, b->hp->logit_scale);
+    if (b->hp->logit_softcap != 0.0f) x = pl_softcap(b->c, x, b->hp->logit_softcap);
+    return pl_set_name(x, "logits");
 }
 
 pl_tensor *pl_build_decoder(pl_build *b)

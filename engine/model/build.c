@@ -52,14 +52,23 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     io->pos = pl_new_input(c, PL_TYPE_I32, 1, &n, "pos");
     io->slots = pl_new_input(c, PL_TYPE_I32, 1, &n, "slots");
     io->tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){r->n_pages, n}, "tables");
-    bool rotates = hp->rope.n_rot > 0;
+    /* An input that no layer of this range reads would get no memory. */
+    bool rotates = false, rotates_locally = false;
+    for (int32_t l = b->layer_first; l < b->layer_end; l++) {
+        bool local = hp->has_rope_local && hp->layers[l] & PL_LAYER_WINDOW;
+        if (hp->rope.n_rot == 0 || hp->layers[l] & PL_LAYER_NO_ROPE) continue;
+        rotates = rotates || !local;
+        rotates_locally = rotates_locally || local;
+    }
     if (rotates) io->rope = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->rope.n_rot, n}, "rope");
+    if (rotates_locally)
+        io->rope_local = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->rope_local.n_rot, n}, "rope_local");
     bool has_temperature = hp->temperature.scale != 0.0f;
     if (has_temperature) io->temperature = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){1, 1, n}, "temperature");
     bool gathers = b->head && b->n_out > 0 && b->n_out < b->n_rows;
     if (gathers) io->out_ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){b->n_out}, "out_ids");
     return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && (io->rope || !rotates) &&
-           (io->temperature || !has_temperature) && (io->out_ids || !gathers);
+           (io->rope_local || !rotates_locally) && (io->temperature || !has_temperature) && (io->out_ids || !gathers);
 }
 
 pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows,

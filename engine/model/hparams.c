@@ -15,16 +15,18 @@
 #define N_VOCAB_MAX (1 << 24)
 #define N_CTX_MAX   (1 << 28)
 
-static void full_key(char *out, size_t size, const char *arch, const char *key)
+/* The whole key, which is noted as one that this build knows. */
+static void full_key(char *out, size_t size, const char *arch, const char *key, pl_problems *problems)
 {
     snprintf(out, size, "%s.%s", arch, key);
+    pl_buf_add(&problems->keys, out, strlen(out) + 1);
 }
 
 bool pl_hparam_u32(const pl_gguf *g, const char *arch, const char *key, bool required, uint32_t *out,
                    pl_problems *problems)
 {
     char name[128];
-    full_key(name, sizeof name, arch, key);
+    full_key(name, sizeof name, arch, key, problems);
     pl_gguf_value v;
     pl_error err;
     bool found = false;
@@ -60,7 +62,7 @@ bool pl_hparam_f32(const pl_gguf *g, const char *arch, const char *key, bool req
                    pl_problems *problems)
 {
     char name[128];
-    full_key(name, sizeof name, arch, key);
+    full_key(name, sizeof name, arch, key, problems);
     pl_error err;
     bool found = false;
     float v = 0;
@@ -96,7 +98,7 @@ bool pl_hparam_bool(const pl_gguf *g, const char *arch, const char *key, bool re
                     pl_problems *problems)
 {
     char name[128];
-    full_key(name, sizeof name, arch, key);
+    full_key(name, sizeof name, arch, key, problems);
     pl_error err;
     bool found = false;
     if (pl_gguf_get_bool(g, name, out, &found, &err) != PL_OK) {
@@ -143,7 +145,7 @@ static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, co
 
     r->scaling = PL_ROPE_SCALING_LINEAR;
     char name[128];
-    full_key(name, sizeof name, arch, "rope.scaling.type");
+    full_key(name, sizeof name, arch, "rope.scaling.type", problems);
     pl_str type;
     pl_error err;
     bool found = false;
@@ -169,6 +171,10 @@ static void read_rope(pl_rope_params *r, int32_t d_head, int32_t n_ctx_train, co
     /* The same factor under its two names. */
     if (!pl_hparam_f32(g, arch, "rope.scaling.yarn_attn_factor", false, &r->attn_factor, problems))
         pl_hparam_f32(g, arch, "rope.scaling.attn_factor", false, &r->attn_factor, problems);
+    pl_hparam_f32(g, arch, "rope.scaling.yarn_log_multiplier", false, &r->log_multiplier, problems);
+    if (!(r->log_multiplier >= 0.0f))
+        pl_problem(problems, "key %s.rope.scaling.yarn_log_multiplier: %g is negative", arch,
+                   (double)r->log_multiplier);
     pl_hparam_f32(g, arch, "rope.scaling.yarn_beta_fast", false, &r->beta_fast, problems);
     pl_hparam_f32(g, arch, "rope.scaling.yarn_beta_slow", false, &r->beta_slow, problems);
     if (r->scaling == PL_ROPE_SCALING_YARN && (!(r->beta_fast > 0) || !(r->beta_slow > 0) || !(r->freq_base > 1)))
@@ -228,4 +234,75 @@ float pl_hparams_temperature(const pl_hparams *hp, int32_t pos)
 {
     int32_t n_times = hp->temperature.n_ctx > 0 ? pos / hp->temperature.n_ctx : 0;
     return (float)(1.0 + (double)hp->temperature.scale * pl_ln(1.0 + n_times));
+}
+
+/* Whether layer l has the window, by attention.sliding_window_pattern: a flag for each layer, or a period. */
+static bool has_window(const pl_gguf_value *pattern, int32_t l)
+{
+    if (pattern->kind == PL_GGUF_ARRAY) return pl_gguf_elem_i64(pattern, (uint64_t)l) != 0;
+    int64_t period = pl_gguf_elem_i64(pattern, 0);
+    return period <= 0 || l % period < period - 1;
+}
+
+void pl_hparams_read_window(pl_hparams *hp, const pl_gguf *g, const char *arch, int32_t def, int32_t period,
+                            pl_problems *problems)
+{
+    uint32_t window = (uint32_t)def;
+    pl_hparam_u32(g, arch, "attention.sliding_window", false, &window, problems);
+    char name[128];
+    full_key(name, sizeof name, arch, "attention.sliding_window_pattern", problems);
+    pl_gguf_value pattern;
+    bool found = pl_gguf_find(g, name, &pattern);
+    pl_gguf_kind kind = !found ? PL_GGUF_U32 : pattern.kind == PL_GGUF_ARRAY ? pattern.elem : pattern.kind;
+    if (found && (kind == PL_GGUF_STRING || kind == PL_GGUF_ARRAY || kind == PL_GGUF_F32 || kind == PL_GGUF_F64 ||
+                  (pattern.kind == PL_GGUF_ARRAY && pattern.n != (uint64_t)hp->n_layer))) {
+        pl_problem(problems, "key %s: neither a number nor a flag for each of %" PRId32 " layers", name, hp->n_layer);
+        return;
+    }
+    /* A window as long as the context hides nothing. */
+    if (window == 0 || window >= N_CTX_MAX) return;
+    hp->window = (int32_t)window;
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        if (found ? has_window(&pattern, l) : period == 0 || l % period < period - 1) hp->layers[l] |= PL_LAYER_WINDOW;
+}
+
+/* Keys that say nothing of the function: what tensors' shapes say again, and how the model was made. */
+static const char *const harmless[] = {"vocab_size",        "tensor_data_layout", "rope.scaling.finetuned",
+                                       "rope.scale_linear", "pooling_type",       "rope.scaling.orig_ctx_len"};
+
+static bool is_neutral(const pl_gguf_value *v)
+{
+    switch (v->kind) {
+    case PL_GGUF_STRING: return v->raw.size == 0;
+    case PL_GGUF_ARRAY: return v->n == 0;
+    default: return pl_gguf_elem_f64(v, 0) == 0;
+    }
+}
+
+void pl_hparams_check_keys(const pl_gguf *g, const char *arch, pl_problems *problems)
+{
+    size_t prefix = strlen(arch) + 1;
+    for (size_t i = 0; i < pl_gguf_n_keys(g); i++) {
+        pl_gguf_value v;
+        pl_str key = pl_gguf_key_at(g, i, &v);
+        if (key.size < prefix || memcmp(key.data, arch, prefix - 1) != 0 || key.data[prefix - 1] != '.') continue;
+        pl_nearest nearest = {.to = key};
+        bool known = is_neutral(&v); /* 0 and false say that there is none of it */
+        for (size_t k = 0; k < sizeof harmless / sizeof harmless[0]; k++)
+            known = known || pl_str_is((pl_str){key.data + prefix, key.size - prefix}, harmless[k]);
+        for (size_t at = 0; !known && at < problems->keys.size;) {
+            pl_str asked = pl_str_from((const char *)problems->keys.data + at);
+            known = pl_str_eq(asked, key);
+            at += asked.size + 1;
+        }
+        if (known) continue;
+        for (size_t at = 0; pl_problems_has_room(problems) && at < problems->keys.size;) {
+            pl_str asked = pl_str_from((const char *)problems->keys.data + at);
+            pl_nearest_try(&nearest, asked);
+            at += asked.size + 1;
+        }
+        pl_problem_unsupported(problems, "key %.*s is not known%s%.*s", (int)(key.size > 96 ? 96 : key.size), key.data,
+                               nearest.name.size > 0 ? "; the nearest that is: " : "", (int)nearest.name.size,
+                               nearest.name.size > 0 ? nearest.name.data : "");
+    }
 }

@@ -18,11 +18,15 @@ typedef struct pl_rope_params {
     float factor;                                        /* positions are stretched by it; 1 without scaling */
     int32_t n_ctx_orig;                                  /* YaRN: the context that the model was first trained for */
     float ext_factor, beta_fast, beta_slow; /* YaRN */
+    float log_multiplier;                   /* YaRN: mscale_all_dim, by whose temperature the usual one is divided; 0: none */
     float attn_factor;                      /* on cosines and sines, 1 unless the file says otherwise */
 } pl_rope_params;
 
 /* What one layer has that others have not. */
-enum { PL_LAYER_NO_ROPE = 1 /* its attention knows no positions */ };
+enum {
+    PL_LAYER_NO_ROPE = 1, /* its attention knows no positions */
+    PL_LAYER_WINDOW = 2   /* its attention sees pl_hparams.window positions only, and turns by rope_local where there is one */
+};
 #define PL_N_LAYER_MAX 4096
 
 typedef struct pl_hparams {
@@ -39,13 +43,25 @@ typedef struct pl_hparams {
         float scale;
         int32_t n_ctx;
     } temperature;
-    pl_rope_params rope;
+    float attn_softcap, logit_softcap; /* 0: none */
+    int32_t window;                    /* of layers with PL_LAYER_WINDOW: positions seen, with the own one */
+    pl_rope_params rope, rope_local;
+    bool has_rope_local;
     uint8_t layers[PL_N_LAYER_MAX]; /* PL_LAYER_ flags */
 } pl_hparams;
 
 /* Reads what all transformer decoders have in common; arch is the keys' prefix, eps_key the norms' epsilon. Whatever is missing, odd or too large
  * goes into problems. hp is usable only when there were none. */
 void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, const char *eps_key, pl_problems *problems);
+
+/* After all keys were read: what else the file has under the architecture's name would make it another function, so it
+ * is a problem, unless it is known to say nothing of the function, or to be 0, false or empty. */
+void pl_hparams_check_keys(const pl_gguf *g, const char *arch, pl_problems *problems);
+
+/* Reads attention.sliding_window, def when it is absent (0: then no layer has one), and which layers have it: as
+ * attention.sliding_window_pattern says, or all but every period-th, or all with period 0. */
+void pl_hparams_read_window(pl_hparams *hp, const pl_gguf *g, const char *arch, int32_t def, int32_t period,
+                            pl_problems *problems);
 
 /* The factor on the queries of a position (pl_hparams.temperature). */
 float pl_hparams_temperature(const pl_hparams *hp, int32_t pos);

@@ -45,11 +45,13 @@ pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_err
     pl_hparams_read(&p->hp, g, arch->name, eps_key, &problems);
     p->hp.rope.neox = arch->rope == PL_ROPE_NEOX;
     if (arch->rope == PL_ROPE_NONE) p->hp.rope.n_rot = 0;
+    p->hp.rope_local = p->hp.rope;
     if (arch->check) arch->check(&p->hp, g, &problems);
+    pl_hparams_check_keys(g, arch->name, &problems);
     /* Shapes mean nothing before the numbers are right. */
-    bool numbers_ok = problems.n == 0 && p->hp.n_vocab > 0;
+    bool numbers_ok = (problems.n == 0 || problems.unsupported) && p->hp.n_layer > 0 && p->hp.n_vocab > 0;
     if (numbers_ok && (s = pl_weights_find(&p->index, g, arch, &p->hp, &problems, err)) != PL_OK) {
-        pl_buf_fini(&problems.text);
+        pl_problems_fini(&problems);
         goto fail;
     }
     if (!numbers_ok && p->hp.n_vocab == 0 && problems.n == 0)
@@ -179,7 +181,8 @@ uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit)
 pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_type kv_type)
 {
     (void)layer; /* all layers are alike so far */
-    return (pl_kv_layout){.k_type = kv_type, .v_type = kv_type, .n_head = hp->n_head_kv, .d_k = hp->d_head, .d_v = hp->d_head};
+    return (pl_kv_layout){
+        .k_type = kv_type, .v_type = kv_type, .n_head = hp->n_head_kv, .d_k = hp->d_head, .d_v = hp->d_head};
 }
 
 uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_type kv_type)
@@ -232,7 +235,8 @@ static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape,
 {
     int32_t n_threads = shape->n_threads;
     size_t most =
-        PL_SCRATCH_HEAD + (size_t)n_threads * pl_scratch_attention(p->hp.d_head, p->hp.d_head, p->hp.n_head, p->hp.n_head_kv).thread;
+        PL_SCRATCH_HEAD +
+        (size_t)n_threads * pl_scratch_attention(p->hp.d_head, p->hp.d_head, p->hp.n_head, p->hp.n_head_kv).thread;
     for (int32_t l = shape->layer_first; l < shape->layer_end; l++)
         for (int slot = 0; slot < PL_W_LAYER_COUNT; slot++)
             most = larger_scratch(most, p, slot, p->index.layers[l][slot], shape->n_rows, n_threads);
@@ -287,6 +291,10 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
         PL_TRY(plan_layers(p, r, planned - 1, &peak, &fewer, err));
         n_tensors += (n_tensors - fewer) * (size_t)(n_layer - planned);
     }
+    /* The layers planned may all turn by one of two tables, and the others by the other. */
+    if (p->hp.has_rope_local)
+        out->intermediates +=
+            (size_t)(p->hp.rope.n_rot + p->hp.rope_local.n_rot) * sizeof(float) * (size_t)shape->n_rows;
     /* Best fit is not monotonic in the sizes: a smaller batch may leave a hole that the largest does not. */
     out->intermediates += out->intermediates / 32 + 4096;
     out->intermediates = (out->intermediates + PL_MODEL_ALIGN - 1) / PL_MODEL_ALIGN *

@@ -45,7 +45,9 @@ pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const fl
         if (low < 0) low = 0;
         if (high > p->n_rot - 1) high = p->n_rot - 1;
         /* Stretched attention is a little too flat: the paper's temperature, on both of q and k. */
-        if (p->ext_factor != 0.0f) t->magnitude *= 1.0 + 0.1 * pl_ln((double)p->factor);
+        double ln_factor = pl_ln((double)p->factor);
+        if (p->ext_factor != 0.0f) t->magnitude *= 1.0 + 0.1 * ln_factor;
+        if (p->log_multiplier != 0.0f) t->magnitude /= 1.0 + 0.1 * (double)p->log_multiplier * ln_factor;
     }
 
     for (int32_t i = 0; i < n; i++) {

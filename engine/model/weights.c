@@ -44,17 +44,73 @@ static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, co
                                is_matrix ? "which is not a weight type" : "not F32");
 }
 
+/* The index of the tensor of this name, which is marked as used and checked; -1 when there is none. */
 static int32_t find(const pl_gguf *g, const char *name, const pl_weight_spec *spec, const pl_hparams *hp, pl_map *index,
                     bool *used, pl_problems *problems)
 {
     uint64_t i;
-    if (!pl_map_get(index, pl_str_from(name), &i)) {
-        if (!(spec->flags & PL_SPEC_OPTIONAL)) pl_problem(problems, "tensor %s is missing", name);
-        return -1;
-    }
+    if (!pl_map_get(index, pl_str_from(name), &i)) return -1;
     used[i] = true;
     check_tensor(pl_gguf_tensor_at(g, (size_t)i), spec, hp, problems);
     return (int32_t)i;
+}
+
+#define LAYER_NAME_MAX 160
+static void layer_name(char out[LAYER_NAME_MAX], int32_t layer, pl_str name)
+{
+    snprintf(out, LAYER_NAME_MAX, "blk.%" PRId32 ".%.*s", layer, (int)(name.size > 128 ? 128 : name.size), name.data);
+}
+
+/* "blk.4.", or "blk.4..9." for several layers, or "" for layer -1 */
+static void layers_name(char out[32], int32_t first, int32_t last)
+{
+    if (first < 0)
+        out[0] = 0;
+    else if (first == last)
+        snprintf(out, 32, "blk.%" PRId32 ".", first);
+    else
+        snprintf(out, 32, "blk.%" PRId32 "..%" PRId32 ".", first, last);
+}
+
+/* The layer of a name "blk.N.rest", and its rest; -1 and the whole name for others. */
+static int32_t split_name(pl_str name, pl_str *rest)
+{
+    int32_t layer = 0;
+    size_t at = 4;
+    *rest = name;
+    if (name.size < 6 || memcmp(name.data, "blk.", 4) != 0) return -1;
+    for (; at < name.size && name.data[at] >= '0' && name.data[at] <= '9' && layer < 100000000; at++)
+        layer = layer * 10 + (name.data[at] - '0');
+    if (at == 4 || at + 1 >= name.size || name.data[at] != '.') return -1;
+    *rest = (pl_str){name.data + at + 1, name.size - at - 1};
+    return layer;
+}
+
+/* Names the required weights that the file lacks, layers that follow each other in one problem. */
+static void say_missing(const pl_weight_index *w, const pl_arch *arch, const pl_hparams *hp, const pl_gguf *g,
+                        const bool *used, pl_problems *problems)
+{
+    for (const pl_weight_spec *spec = arch->specs; spec->slot < PL_W_COUNT; spec++) {
+        if (spec->flags & PL_SPEC_OPTIONAL) continue;
+        bool of_layer = spec->slot < PL_W_LAYER_COUNT;
+        pl_str name = pl_str_from(pl_slot_get(spec->slot)->name);
+        for (int32_t l = 0, first; l < (of_layer ? hp->n_layer : 1); l++) {
+            if ((of_layer ? w->layers[l][spec->slot] : w->model[spec->slot]) >= 0) continue;
+            for (first = l; of_layer && l + 1 < hp->n_layer && w->layers[l + 1][spec->slot] < 0;) l++;
+            char where[32];
+            layers_name(where, of_layer ? first : -1, l);
+            pl_nearest nearest = {.to = name};
+            for (size_t i = 0; pl_problems_has_room(problems) && i < pl_gguf_n_tensors(g); i++) {
+                pl_str rest;
+                int32_t layer = split_name(pl_gguf_tensor_at(g, i)->name, &rest);
+                if (!used[i] && layer == (of_layer ? first : -1)) pl_nearest_try(&nearest, rest);
+            }
+            pl_problem(problems, "tensor %s%.*s is missing%s%.*s", where, PL_STR_ARG(name),
+                       nearest.name.size > 0 ? "; the nearest in the file: " : "",
+                       (int)(nearest.name.size > 64 ? 64 : nearest.name.size),
+                       nearest.name.size > 0 ? nearest.name.data : "");
+        }
+    }
 }
 
 /* Old converters wrote each layer's rotary frequencies, which follow from the metadata; every reader ignores them. */
@@ -82,6 +138,37 @@ static void check_choices(const pl_weight_index *w, const pl_arch *arch, const p
     }
     if ((w->model[PL_W_ROPE_LONG] < 0) != (w->model[PL_W_ROPE_SHORT] < 0))
         pl_problem(problems, "only one of rope_factors_long.weight and rope_factors_short.weight is there");
+}
+
+/* A tensor that we would not use means that the model is not the function that we would compute. Layers that follow
+ * each other are one problem. */
+static void say_unknown(const pl_gguf *g, const pl_arch *arch, const pl_map *index, const bool *used,
+                        pl_problems *problems)
+{
+    char other[LAYER_NAME_MAX];
+    for (size_t i = 0; i < pl_gguf_n_tensors(g); i++) {
+        pl_str rest, whole = pl_gguf_tensor_at(g, i)->name;
+        if (used[i] || is_ignored(whole)) continue;
+        int32_t layer = split_name(whole, &rest), last = layer;
+        uint64_t k;
+        layer_name(other, layer - 1, rest);
+        if (layer > 0 && pl_map_get(index, pl_str_from(other), &k) && !used[k]) continue; /* said with that one */
+        for (; layer >= 0; last++) {
+            layer_name(other, last + 1, rest);
+            if (!pl_map_get(index, pl_str_from(other), &k) || used[k]) break;
+        }
+        pl_nearest nearest = {.to = rest};
+        for (const pl_weight_spec *spec = arch->specs; pl_problems_has_room(problems) && spec->slot < PL_W_COUNT;
+             spec++)
+            if ((spec->slot < PL_W_LAYER_COUNT) == (layer >= 0))
+                pl_nearest_try(&nearest, pl_str_from(pl_slot_get(spec->slot)->name));
+        char where[32];
+        layers_name(where, layer, last);
+        pl_problem_unsupported(problems, "tensor %s%.*s is not known to architecture %s%s%.*s", where,
+                               (int)(rest.size > 64 ? 64 : rest.size), rest.data, arch->name,
+                               nearest.name.size > 0 ? "; the nearest that is: " : "", (int)nearest.name.size,
+                               nearest.name.size > 0 ? nearest.name.data : "");
+    }
 }
 
 pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp,
@@ -117,13 +204,8 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
         }
     }
     check_choices(out, arch, hp, problems);
-    /* A tensor that we would not use means that the model is not the function that we would compute. */
-    for (size_t i = 0; i < n; i++) {
-        pl_str name = pl_gguf_tensor_at(g, i)->name;
-        if (!used[i] && !is_ignored(name))
-            pl_problem_unsupported(problems, "tensor %.*s is not known to architecture %s",
-                                   (int)(name.size > 64 ? 64 : name.size), name.data, arch->name);
-    }
+    say_missing(out, arch, hp, g, used, problems);
+    say_unknown(g, arch, &index, used, problems);
     pl_map_fini(&index);
     pl_free(used);
     return PL_OK;

@@ -58,7 +58,7 @@ struct pl_stage {
     uint8_t **layers; /* [n_layer of the stage]: where each one's cache begins */
     size_t *block_bytes;
     pl_kv *kv;
-    pl_rope_table rope;
+    pl_rope_table rope, rope_local;
     kept_graph graphs[PL_STAGE_GRAPHS_MAX];
     uint64_t n_runs, n_batches;
     int32_t *slots, *ids, *pos; /* [n_rows] */
@@ -184,7 +184,9 @@ static pl_status open_weights(pl_stage *s, const pl_weight *weights, pl_error *e
     bool is_long = shape->n_ctx > s->profile->hp.rope.n_ctx_orig;
     int32_t factors = at[PL_W_ROPE_FREQS] >= 0 ? at[PL_W_ROPE_FREQS] : at[is_long ? PL_W_ROPE_LONG : PL_W_ROPE_SHORT];
     const float *f = factors < 0 ? NULL : weight_of(s, (size_t)factors)->data;
-    return pl_rope_table_init(&s->rope, &s->profile->hp.rope, f, shape->n_ctx, err);
+    PL_TRY(pl_rope_table_init(&s->rope, &s->profile->hp.rope, f, shape->n_ctx, err));
+    if (!s->profile->hp.has_rope_local) return PL_OK;
+    return pl_rope_table_init(&s->rope_local, &s->profile->hp.rope_local, NULL, shape->n_ctx, err);
 }
 
 static pl_status open_buffers(pl_stage *s, pl_error *err)
@@ -293,6 +295,7 @@ void pl_stage_close(pl_stage *s)
     pl_sampler_free(s->sampler);
     pl_vocab_close(s->vocab);
     pl_rope_table_fini(&s->rope);
+    pl_rope_table_fini(&s->rope_local);
     pl_kv_free(s->kv);
     pl_free(s->tensors);
     pl_free(s->weights);
@@ -513,6 +516,11 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
             pl_rope_table_row(&s->rope, row->pos, s->rope_row);
             PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope->data + (size_t)i * k->io.rope->nb[1], s->rope_row,
                                   k->io.rope->nb[1], err));
+        }
+        if (k->io.rope_local) {
+            pl_rope_table_row(&s->rope_local, row->pos, s->rope_row);
+            PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope_local->data + (size_t)i * k->io.rope_local->nb[1], s->rope_row,
+                                  k->io.rope_local->nb[1], err));
         }
         if (k->io.temperature) {
             float factor = pl_hparams_temperature(&s->profile->hp, row->pos);

@@ -16,17 +16,11 @@
 
 /* One row per case. */
 static const char *const cases[] = {
-    "command-r",      "command-r-plus",
-    "gemma",          "glm4",
-    "gpt2",           "gptneox",
-    "gptneox-serial", "granite",
-    "llama",          "llama3-rope",
-    "mistral3",       "olmo2",
-    "phi2",           "phi2-fused",
-    "phi3",           "phi3-long",
-    "phi3-short",     "qwen2",
-    "qwen3",          "smollm3",
-    "stablelm",       "stablelm-parallel",
+    "cohere2",     "command-r", "command-r-plus", "exaone4",    "exaone4-window", "gemma",
+    "gemma2",      "gemma3",    "glm4",           "gpt2",       "gptneox",        "gptneox-serial",
+    "granite",     "llama",     "llama3-rope",    "ministral3", "mistral",        "mistral3",
+    "olmo2",       "phi2",      "phi2-fused",     "phi3",       "phi3-long",      "phi3-short",
+    "phi3-window", "qwen2",     "qwen3",          "smollm3",    "stablelm",       "stablelm-parallel",
     "starcoder2",
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_TOKENS_MAX = 64, N_VOCAB_MAX = 128 };

@@ -551,6 +551,108 @@ def glm4():
     return c
 
 
+@case
+def mistral():
+    """The first Mistral: a llama with a window."""
+    c = Case("llama")
+    sizes(c)
+    c.set(attention__sliding_window=7)
+    c.model = transformers.MistralForCausalLM(transformers.MistralConfig(**c.base, **rms(c), **rope(c), sliding_window=7, head_dim=12))
+    llama_like(c)
+    return c
+
+
+@case
+def ministral3():
+    """Ministral 3: YaRN without its temperature, and queries that grow with their position."""
+    c = Case("mistral3")
+    sizes(c, embd=64, d=32, ctx=128)
+    c.set(rope__scaling__type="yarn", rope__scaling__factor=8.0, rope__scaling__original_context_length=16, rope__scaling__yarn_beta_fast=4.0,
+          rope__scaling__yarn_beta_slow=1.0, rope__scaling__yarn_log_multiplier=1.0, attention__temperature_scale=0.3)
+    c.model = transformers.Ministral3ForCausalLM(
+        transformers.Ministral3Config(**c.base, **rms(c), head_dim=32,
+                                      **rope(c, 10000.0, rope_type="yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0,
+                                             mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3))
+    )
+    llama_like(c)
+    return c
+
+
+@case
+def phi3_window():
+    c = Case("phi3")
+    sizes(c)
+    c.set(attention__sliding_window=7)
+    c.model = transformers.Phi3ForCausalLM(transformers.Phi3Config(**c.base, **rms(c), **rope(c), sliding_window=7, pad_token_id=None))
+    phi3_like(c)
+    return c
+
+
+@case
+def gemma2():
+    c = Case("gemma2")
+    sizes(c, d=20, layer=4)
+    c.set(attention__sliding_window=8, attn_logit_softcapping=20.0, final_logit_softcapping=5.0, rope__freq_base=10000.0)
+    c.model = transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(**c.base, **rms(c, 1e-6), **rope(c), head_dim=20, query_pre_attn_scalar=20, sliding_window=8,
+                                  attn_logit_softcapping=20.0, final_logit_softcapping=5.0, attn_implementation="eager")
+    )
+    llama_like(c, same, tied=True, plus_one=True, post_attn="post_attention_layernorm", post_ffn="post_feedforward_layernorm")
+    return c
+
+
+@case
+def gemma3():
+    c = Case("gemma3")
+    sizes(c, d=20, layer=7)
+    c.set(attention__sliding_window=8, rope__freq_base=1000000.0, rope__scaling__type="linear", rope__scaling__factor=8.0)
+    c.model = transformers.Gemma3ForCausalLM(
+        transformers.Gemma3TextConfig(**c.base, **rms(c, 1e-6), head_dim=20, query_pre_attn_scalar=20, sliding_window=8,
+                                      layer_types=["sliding_attention"] * 5 + ["full_attention", "sliding_attention"],
+                                      rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1000000.0),
+                                                           sliding_attention=dict(rope_type="default", rope_theta=10000.0)))
+    )
+    llama_like(c, same, tied=True, plus_one=True, qk_norm="head", post_attn="post_attention_layernorm", post_ffn="post_feedforward_layernorm")
+    return c
+
+
+@case
+def cohere2():
+    c = Case("cohere2")
+    sizes(c, layer=5)
+    c.set(logit_scale=0.0625, attention__sliding_window=8, rope__dimension_count=12)
+    c.model = transformers.Cohere2ForCausalLM(
+        transformers.Cohere2Config(**c.base, **rope(c, 50000.0), layer_norm_eps=layer_norm_eps(c), logit_scale=0.0625, sliding_window=8,
+                                   layer_types=["sliding_attention"] * 3 + ["full_attention", "sliding_attention"], pad_token_id=None)
+    )
+    cohere(c, False)
+    return c
+
+
+def exaone(window):
+    c = Case("exaone4")
+    sizes(c, layer=5)
+    if window:
+        c.set(attention__sliding_window=8)
+    types = ["sliding_attention"] * 3 + ["full_attention", "sliding_attention"] if window else ["full_attention"] * 5
+    c.model = transformers.Exaone4ForCausalLM(
+        transformers.Exaone4Config(**c.base, **rms(c), **rope(c, 1000000.0), head_dim=12, layer_types=types,
+                                   sliding_window=8 if window else None, sliding_window_pattern=4 if window else None, pad_token_id=None)
+    )
+    llama_like(c, same, pre_norm=False, qk_norm="head", post_attn="post_attention_layernorm", post_ffn="post_feedforward_layernorm")
+    return c
+
+
+@case
+def exaone4():
+    return exaone(False)
+
+
+@case
+def exaone4_window():
+    return exaone(True)
+
+
 # --- Running them ---
 
 

@@ -16,7 +16,7 @@ static const pl_weight_spec specs[] = {
 
 static void check(pl_hparams *hp, const pl_gguf *g, pl_problems *problems)
 {
-    (void)hp;
+    pl_hparams_read_window(hp, g, "llama", 0, 0, problems); /* the first Mistral has one, in all layers */
     uint32_t n_expert = 0;
     if (pl_hparam_u32(g, "llama", "expert_count", false, &n_expert, problems) && n_expert > 0)
         pl_problem_unsupported(problems, "key llama.expert_count: mixtures of experts are not known");

@@ -11,6 +11,7 @@ static const pl_weight_spec specs[] = {
 
 static void check(pl_hparams *hp, const pl_gguf *g, pl_problems *problems)
 {
+    pl_hparams_read_window(hp, g, "mistral3", 0, 0, problems);
     if (pl_hparam_scale(g, "mistral3", "attention.temperature_scale", &hp->temperature.scale, problems))
         hp->temperature.n_ctx = hp->rope.n_ctx_orig;
 }

@@ -15,4 +15,10 @@ static const pl_weight_spec specs[] = {
     PL_SPECS_END,
 };
 
-const pl_arch pl_arch_phi3 = {.name = "phi3", .rope = PL_ROPE_NEOX, .specs = specs, .build = pl_build_decoder};
+static void check(pl_hparams *hp, const pl_gguf *g, pl_problems *problems)
+{
+    pl_hparams_read_window(hp, g, "phi3", 0, 0, problems);
+}
+
+const pl_arch pl_arch_phi3 = {
+    .name = "phi3", .rope = PL_ROPE_NEOX, .specs = specs, .check = check, .build = pl_build_decoder};

@@ -20,8 +20,10 @@ static const pl_weight_spec specs[] = {
 
 static void check(pl_hparams *hp, const pl_gguf *g, pl_problems *problems)
 {
-    (void)problems;
     hp->parallel = pl_gguf_find_tensor(g, PL_STR("blk.0.ffn_norm.weight")) == NULL;
+    bool said = hp->parallel; /* in newer files */
+    if (pl_hparam_bool(g, "stablelm", "use_parallel_residual", false, &said, problems) && said != hp->parallel)
+        pl_problem(problems, "key stablelm.use_parallel_residual: tensor blk.0.ffn_norm.weight says otherwise");
 }
 
 const pl_arch pl_arch_stablelm = {.name = "stablelm",

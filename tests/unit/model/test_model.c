@@ -110,9 +110,20 @@ static const struct {
     {{.str_key = "llama.context_length", .str = "long"}, PL_ERR_FORMAT, {"context_length"}},
     {{.u32_key = "llama.expert_count", .u32 = 8}, PL_ERR_UNSUPPORTED, {"expert"}},
     {{.drop_tensor = "token_embd"}, PL_ERR_FORMAT, {"token_embd.weight", "missing"}},
-    {{.drop_tensor = "ffn_up"}, PL_ERR_FORMAT, {"blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "2 problems"}},
+    {{.drop_tensor = "ffn_up"}, PL_ERR_FORMAT, {"blk.0..1.ffn_up.weight", "missing", "1 problem:"}},
     {{.drop_tensor = "output_norm"}, PL_ERR_FORMAT, {"output_norm.weight"}},
     {{.extra_tensor = "blk.0.attn_q_norm.weight"}, PL_ERR_UNSUPPORTED, {"attn_q_norm"}},
+    {{.extra_tensor = "blk.1.ffn_uppp.weight", .drop_tensor = "blk.1.ffn_up.weight"},
+     PL_ERR_FORMAT,
+     {"blk.1.ffn_up.weight is missing; the nearest in the file: ffn_uppp.weight",
+      "blk.1.ffn_uppp.weight is not known to architecture llama; the nearest that is: ffn_up.weight", "2 problems"}},
+    {{.extra_tensor = "output_norms.weight"}, PL_ERR_UNSUPPORTED, {"the nearest that is: output_norm.weight"}},
+    {{.extra_tensor = "blk.999999999999.x"}, PL_ERR_UNSUPPORTED, {"tensor blk.999999999999.x"}},
+    {{.u32_key = "llama.attention.head_count_vk", .u32 = 2, .extra_tensor = "other"},
+     PL_ERR_UNSUPPORTED,
+     {"key llama.attention.head_count_vk is not known; the nearest that is: llama.attention.head_count_kv",
+      "tensor other"}},
+    {{.f32_key = "llama.logit_scale", .f32 = 0.5f}, PL_ERR_UNSUPPORTED, {"llama.logit_scale"}},
     {{.reshape_tensor = "blk.1.attn_output.weight"}, PL_ERR_FORMAT, {"blk.1.attn_output.weight", "[64, 32"}},
     {{.retype_tensor = "blk.1.attn_norm.weight"}, PL_ERR_UNSUPPORTED, {"blk.1.attn_norm.weight", "F32"}},
     {{.retype_tensor = "blk.1.ffn_gate.weight"}, PL_ERR_UNSUPPORTED, {"blk.1.ffn_gate.weight", "weight type"}},
@@ -133,6 +144,8 @@ START_TEST(what_a_file_may_leave_out_or_have_more_is_accepted)
     ck_ok(open_edited((edit){0}, &err), err);
     ck_ok(open_edited((edit){.drop_tensor = "output.weight"}, &err), err); /* tied */
     ck_ok(open_edited((edit){.extra_tensor = "blk.1.attn_rot_embd.weight"}, &err), err);
+    ck_ok(open_edited((edit){.f32_key = "llama.logit_scale", .f32 = 0}, &err), err);
+    ck_ok(open_edited((edit){.u32_key = "llamas.logit_scale", .u32 = 3}, &err), err);
     ck_ok(open_edited((edit){.u32_key = "llama.attention.key_length", .u32 = 16}, &err), err);
 }
 END_TEST
