@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/inspect.h"
 #include "cli/progress.h"
 #include "coordinator/placement.h"
 #include "engine/base/alloc.h"
@@ -277,7 +278,8 @@ static pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_e
 pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o, const char *listen,
                            const char *gguf_path, pl_error *err)
 {
-    *n = (local_node){0};
+    *n = (local_node){.o = o};
+    PL_TRY(inspect_profiler(&n->profiler, o, err));
     pl_compute_engine_options e = {
         .store_dir = o->cache_dir,
         .n_threads = o->n_threads,
@@ -286,6 +288,8 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
         .local_gguf = gguf_path,
         .poll = o->poll,
         .pin = o->pin,
+        .no_fuse = o->no_fuse,
+        .profiler = n->profiler,
     };
     char advertise[128] = "";
     if (o->advertise) snprintf(advertise, sizeof advertise, "tcp://%s", o->advertise);
@@ -318,6 +322,7 @@ void local_node_stop(local_node *n)
     if (n->compute) n->compute->vt->free(n->compute); /* first: a run may still be reading the node's memory */
     pl_node_free(n->node);
     pl_net_free(n->net);
+    inspect_profiler_end(n->profiler, n->o);
     *n = (local_node){0};
 }
 

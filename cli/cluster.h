@@ -43,6 +43,8 @@ typedef struct local_node {
     pl_compute *compute;
     pl_node *node;
     pl_net *net;
+    pl_profiler *profiler; /* of --profile, else NULL */
+    const cli_options *o;
 } local_node;
 /* A node in this process, on the loop. listen: its data address. gguf_path: the model when it is on this machine, else
  * NULL. */

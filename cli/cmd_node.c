@@ -133,6 +133,6 @@ const command cmd_node = {
     "# join a coordinator\n$ paceline node --join 10.0.0.1:7077#PUBLIC_KEY\n# lend at most 4 GiB and two threads\n$ "
     "paceline node --join 10.0.0.1 --mem 4GiB -t 2\n"
     "# wait for a coordinator or a laptop that dials\n$ paceline node --listen 0.0.0.0:7078 --allow PUBLIC_KEY",
-    {&group_join, &group_node, &group_local_model, &group_keys, &group_general, NULL},
+    {&group_join, &group_node, &group_inspect, &group_local_model, &group_keys, &group_general, NULL},
     run,
 };

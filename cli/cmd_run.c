@@ -11,6 +11,7 @@
 #include "cli/cluster.h"
 #include "cli/commands.h"
 #include "cli/groups.h"
+#include "cli/inspect.h"
 #include "cli/progress.h"
 #include "coordinator/generation.h"
 #include "engine/base/alloc.h"
@@ -350,6 +351,7 @@ static int run(const cli_options *o, int argc, char **argv)
         (void)pl_fail(&err, PL_ERR_INVALID, "run: %s: what is this for? The prompt is given with -p", argv[0]);
         return cli_fail(&err);
     }
+    if (o->dump_graph) return inspect_dump_graph(o);
     if (start(&s, &err) == PL_OK)
         pl_loop_uv_run(s.h.loop);
     else
@@ -379,6 +381,6 @@ const command cmd_run = {
     "$ paceline run -m model.gguf --no-conversation -p 'Once upon a time' --temp 0 -n 64\n# from a laptop, computing "
     "on two remote machines\n"
     "$ paceline run -m model.gguf --no-local --node 10.0.0.5#KEY --node 10.0.0.6#KEY -p 'Hello'",
-    {&group_model, &group_prompt, &group_sampling, &group_cluster, &group_node, &group_keys, &group_general, NULL},
+    {&group_model, &group_prompt, &group_sampling, &group_cluster, &group_node, &group_inspect, &group_graph, &group_keys, &group_general, NULL},
     run,
 };

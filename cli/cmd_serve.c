@@ -6,6 +6,7 @@
 #include "cli/cluster.h"
 #include "cli/commands.h"
 #include "cli/groups.h"
+#include "cli/inspect.h"
 #include "coordinator/http/api.h"
 #include "engine/base/alloc.h"
 #include "engine/base/buf.h"
@@ -79,6 +80,7 @@ static int run(const cli_options *o, int argc, char **argv)
         (void)pl_fail(&err, PL_ERR_INVALID, "serve: %s: what is this for? The model is given with -m", argv[0]);
         return cli_fail(&err);
     }
+    if (o->dump_graph) return inspect_dump_graph(o);
     log_from_options(o, "info");
     serve s = {0};
     pl_buf key_text = {0};
@@ -138,6 +140,6 @@ const command cmd_serve = {
     "10.0.0.6:7078#KEY\n"
     "# ask it\n$ curl http://127.0.0.1:8080/v1/chat/completions -d "
     "'{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
-    {&group_model, &group_sampling, &group_cluster, &group_node, &group_keys, &group_http, &group_general, NULL},
+    {&group_model, &group_sampling, &group_cluster, &group_node, &group_inspect, &group_graph, &group_keys, &group_http, &group_general, NULL},
     run,
 };

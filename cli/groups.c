@@ -132,6 +132,22 @@ static const option_row node_rows[] = {
 };
 GROUP(group_node, "This machine's node", node_rows);
 
+static const option_row inspect_rows[] = {
+    {"--profile", "[=FILE]", OPT_STR, AT(profile),
+     "Measure the operators that run on this machine. At the end, print time, bytes moved, bandwidth and their share of what "
+     "the machine can do, and write a trace for Perfetto or chrome://tracing (default: paceline-trace.json)."},
+    {"--no-fuse", NULL, OPT_FLAG, AT(no_fuse),
+     "Compute every operator of the graph on its own: the same results, slower."},
+};
+GROUP(group_inspect, "Inspection", inspect_rows);
+
+static const option_row graph_rows[] = {
+    {"--dump-graph", "[=FORMAT]", OPT_STR, AT(dump_graph),
+     "Print the model's graph and end: operator, shape, type, place and fused group of each node, for one token, or for -ub N "
+     "of a prompt. FORMAT is text, or dot for Graphviz (default: text)."},
+};
+GROUP(group_graph, "Graph", graph_rows);
+
 static const option_row key_rows[] = {
     {"--key", "FILE", OPT_STR, AT(key),
      "This machine's secret key (default: ~/.config/paceline/key, made when it is not there)."},

@@ -117,7 +117,7 @@ static pl_status set_value(const name *n, cli_options *o, const char *arg, pl_er
     switch (n->row->kind) {
     case OPT_FLAG: *(bool *)at = true; return PL_OK;
     case OPT_NO_FLAG: *(bool *)at = false; return PL_OK;
-    case OPT_STR: *(const char **)at = arg; return PL_OK;
+    case OPT_STR: *(const char **)at = arg ? arg : ""; return PL_OK;
     case OPT_I32: {
         long v = strtol(arg, &end, 10);
         if (end == arg || *end || errno || v < INT32_MIN || v > INT32_MAX)
@@ -174,13 +174,17 @@ pl_status cli_parse(const command *c, cli_options *o, int argc, char **argv, int
     int n = all_names(c, names), n_longs = 0;
     for (int i = 0; i < n; i++) {
         const char *text = names[i].text;
-        bool takes = names[i].row->arg != NULL;
+        bool takes = names[i].row->arg != NULL, may_take = takes && names[i].row->arg[0] == '[';
         if (text[0] == '-' && text[1] != '-' && text[2] == 0) {
             strncat(shorts, text + 1, 1);
             if (takes) strcat(shorts, ":");
         }
         longs[n_longs++] =
-            (struct option){text + (text[1] == '-' ? 2 : 1), takes ? required_argument : no_argument, NULL, 1000 + i};
+            (struct option){text + (text[1] == '-' ? 2 : 1),
+                            may_take ? optional_argument
+                            : takes  ? required_argument
+                                     : no_argument,
+                            NULL, 1000 + i};
     }
     opterr = 0;
     optind = 1;
@@ -259,7 +263,7 @@ void cli_print_help(const command *c, FILE *f)
         fprintf(f, "\n%s:\n", c->groups[g]->title);
         for (int i = 0; i < c->groups[g]->n; i++) {
             const option_row *row = &c->groups[g]->rows[i];
-            int width = fprintf(f, "  %s%s%s", row->names, row->arg ? " " : "", row->arg ? row->arg : "");
+            int width = fprintf(f, "  %s%s%s", row->names, row->arg && row->arg[0] != '[' ? " " : "", row->arg ? row->arg : "");
             if (width > 34)
                 fprintf(f, "\n%36s", "");
             else
@@ -326,7 +330,8 @@ void cli_print_man(const command *c, FILE *f)
             const option_row *row = &c->groups[g]->rows[i];
             fputs(".TP\n\\fB", f);
             for (const char *p = row->names; *p; p++) fputs(*p == '-' ? "\\-" : (char[]){*p, 0}, f);
-            fprintf(f, "\\fR%s%s%s\n", row->arg ? " \\fI" : "", row->arg ? row->arg : "", row->arg ? "\\fR" : "");
+            fprintf(f, "\\fR%s%s%s\n", !row->arg ? "" : row->arg[0] == '[' ? "\\fI" : " \\fI", row->arg ? row->arg : "",
+                    row->arg ? "\\fR" : "");
             man_text(f, row->help);
         }
     }
@@ -405,7 +410,7 @@ static void completion_fish(FILE *f)
             const char *text = names[j].text;
             const char *flag = text[1] == '-' ? "-l" : text[2] ? "-o" : "-s";
             fprintf(f, "complete -c paceline -n '__fish_seen_subcommand_from %s' %s %s%s -d ", commands[i]->name, flag,
-                    text + (text[1] == '-' ? 2 : 1), names[j].row->arg ? " -r" : "");
+                    text + (text[1] == '-' ? 2 : 1), names[j].row->arg && names[j].row->arg[0] != '[' ? " -r" : "");
             quoted(f, names[j].row->help);
             fputc('\n', f);
         }

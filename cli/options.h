@@ -22,7 +22,7 @@ typedef enum {
 
 typedef struct option_row {
     const char *names; /* "-m, --model" */
-    const char *arg;   /* "FILE", NULL for flags */
+    const char *arg;   /* "FILE", NULL for flags, "[=FILE]" when it may be left out: the value is then "" */
     option_kind kind;
     size_t offset;    /* into struct cli_options */
     const char *help; /* one sentence, with the default */
@@ -69,6 +69,9 @@ typedef struct cli_options {
     bool no_local, plain;
     int32_t min_nodes, n_stages, heartbeat_ms, dead_after_ms, credits, poll, grace_ms;
     bool pin;
+    /* inspection */
+    const char *dump_graph, *profile;
+    bool no_fuse;
     /* http */
     const char *host, *cert, *ssl_key, *alias, *api_key_file, *url;
     int32_t port;
@@ -88,7 +91,7 @@ typedef struct command {
     const char *summary;                                     /* half a sentence for the list of commands */
     const char *details;                                     /* paragraphs for --help and the man page */
     const char *examples;                                    /* lines of "$ paceline …" with a comment above each */
-    const option_group *groups[8];                           /* NULL-terminated */
+    const option_group *groups[10];                          /* NULL-terminated */
     int (*run)(const cli_options *o, int argc, char **argv); /* argv: what is not an option; gives the exit code */
 } command;
 

@@ -60,7 +60,8 @@ typedef struct engine {
     char dir[4096]; /* of the store */
     uint64_t bench_bytes_max;
     int poll;
-    bool pin, no_pack;
+    bool pin, no_pack, no_fuse;
+    pl_profiler *profiler;
     mailbox *mailbox;
 
     pthread_t thread;
@@ -263,7 +264,7 @@ static pl_status do_load(engine *e, job *j, pl_error *err)
     pl_status s = load_weights(e, j, index, err);
     pl_free(index);
     if (s == PL_OK) {
-        pl_stage_options o = {.shape = j->shape, .poll = e->poll, .pin = e->pin};
+        pl_stage_options o = {.shape = j->shape, .poll = e->poll, .pin = e->pin, .no_fuse = e->no_fuse, .profiler = e->profiler};
         s = pl_stage_open(&e->stage, header_of(e), profile, pl_loaded_weights(e->loaded), &o, err);
     }
     if (s == PL_OK)
@@ -540,6 +541,8 @@ pl_status pl_compute_engine_new(pl_compute **out, pl_loop *loop, const pl_comput
     e->bench_bytes_max = o->bytes_max;
     e->pin = o->pin;
     e->no_pack = o->no_pack;
+    e->no_fuse = o->no_fuse;
+    e->profiler = o->profiler;
     e->todo.last = &e->todo.first;
     e->answers.last = &e->answers.first;
     pthread_mutex_init(&e->lock, NULL);

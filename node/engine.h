@@ -16,6 +16,8 @@ typedef struct pl_compute_engine_options {
     uint64_t bytes_max;     /* what the benchmark may take; 0: no bound */
     int poll;               /* see pl_pool_options; pass -1 for the default */
     bool pin;
+    bool no_fuse;          /* see pl_stage_options */
+    pl_profiler *profiler; /* borrowed; NULL: none */
 } pl_compute_engine_options;
 
 /* Opens the cache, hashes the local file (or finds it in the cache's index), computes the known graph and the short

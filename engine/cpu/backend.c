@@ -22,6 +22,7 @@ typedef struct cpu_backend {
     pl_backend base;
     pl_pool *pool;
     pl_cpu_kernels kernels;
+    pl_profiler *profiler; /* NULL: none */
 } cpu_backend;
 
 struct pl_backend_buffer {
@@ -81,6 +82,7 @@ typedef struct job {
     const cpu_backend *b;
     const pl_graph *g;
     void *scratch;
+    pl_profiler *profiler;
 } job;
 
 /* One thread's view of the group that it runs. */
@@ -129,6 +131,32 @@ static void run_rows(const job *j, const pl_graph_group *group, int64_t first, i
         }
 }
 
+/* A thread's part of a group, behind the barrier before it. */
+static void run_group(const job *j, const pl_graph_group *group, bool small, pl_team *team, int i_thread, int n_threads)
+{
+    const pl_tensor *t = pl_graph_node(j->g, group->first);
+    if (t->op == PL_OP_MUL_MAT) {
+        run_products(j, group, team, i_thread, n_threads);
+        return;
+    }
+    if (group->kind == PL_FUSE_ROWS) {
+        int64_t n = group->n_rows;
+        if (small)
+            run_rows(j, group, 0, 1, 1); /* whatever the rows are, as one */
+        else
+            run_rows(j, group, n * i_thread / n_threads, n * (i_thread + 1) / n_threads, n);
+        return;
+    }
+    if (t->op == PL_OP_ATTENTION && i_thread == 0) pl_cpu_mul_mat_begin(j->scratch); /* its scratch is written */
+    pl_cpu_op o = {.k = &j->b->kernels,
+                   .t = t,
+                   .scratch = j->scratch,
+                   .team = team,
+                   .i_thread = i_thread,
+                   .n_threads = small ? 1 : n_threads};
+    ops[t->op].run(&o);
+}
+
 static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
 {
     const job *j = user;
@@ -136,8 +164,7 @@ static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
     bool after_large = false;
     for (int k = 0; k < pl_graph_n_groups(j->g); k++) {
         const pl_graph_group *group = pl_graph_group_at(j->g, k);
-        const pl_tensor *t = pl_graph_node(j->g, group->first);
-        if (group->kind == PL_FUSE_NONE && is_nothing(t)) continue;
+        if (group->kind == PL_FUSE_NONE && is_nothing(pl_graph_node(j->g, group->first))) continue;
         bool small = is_small(j->g, group, n_threads);
         if (n_threads > 1 && dirty && (!small || after_large)) {
             pl_team_barrier(team);
@@ -145,38 +172,30 @@ static void run_graph(pl_team *team, int i_thread, int n_threads, void *user)
         }
         dirty = true;
         after_large = !small;
-        if (t->op == PL_OP_MUL_MAT) {
-            run_products(j, group, team, i_thread, n_threads);
-            continue;
-        }
         if (small && i_thread != 0) continue;
-        if (group->kind == PL_FUSE_ROWS) {
-            int64_t n = group->n_rows;
-            if (small)
-                run_rows(j, group, 0, 1, 1); /* whatever the rows are, as one */
-            else
-                run_rows(j, group, n * i_thread / n_threads, n * (i_thread + 1) / n_threads, n);
+        if (!j->profiler) {
+            run_group(j, group, small, team, i_thread, n_threads);
             continue;
         }
-        if (t->op == PL_OP_ATTENTION && i_thread == 0) pl_cpu_mul_mat_begin(j->scratch); /* its scratch is written */
-        pl_cpu_op o = {.k = &j->b->kernels,
-                       .t = t,
-                       .scratch = j->scratch,
-                       .team = team,
-                       .i_thread = i_thread,
-                       .n_threads = small ? 1 : n_threads};
-        ops[t->op].run(&o);
+        uint64_t start = pl_now_ns();
+        run_group(j, group, small, team, i_thread, n_threads);
+        pl_profiler_span(j->profiler, i_thread, k, start, pl_now_ns());
     }
 }
 
 static pl_status compute(pl_backend *b, pl_graph *g, void *scratch, pl_error *err)
 {
     (void)err; /* what could go wrong was checked by supports and by the planner */
-    job j = {of(b), g, scratch};
+    pl_profiler *p = of(b)->profiler;
+    if (p && !pl_profiler_begin(p, g, pl_pool_threads(of(b)->pool))) p = NULL;
+    job j = {of(b), g, scratch, p};
     pl_cpu_mul_mat_begin(scratch);
     pl_pool_run(of(b)->pool, run_graph, &j);
+    if (p) pl_profiler_end(p);
     return PL_OK;
 }
+
+static void set_profiler(pl_backend *b, pl_profiler *p) { ((cpu_backend *)b)->profiler = p; }
 
 static size_t scratch_of(const pl_backend *b, const pl_graph *g)
 {
@@ -294,6 +313,7 @@ static const pl_backend_vt vtable = {
     .supports = supports,
     .scratch = scratch_of,
     .compute = compute,
+    .set_profiler = set_profiler,
     .best_layout = best_layout,
     .pack = pack,
     .unpack = unpack,

@@ -3,7 +3,7 @@
  * Threads: one at a time per backend, except memory(), which any thread may call. */
 #pragma once
 
-#include "engine/graph/fuse.h"
+#include "engine/graph/profiler.h"
 
 typedef struct pl_backend pl_backend;
 typedef struct pl_backend_buffer pl_backend_buffer;
@@ -28,6 +28,8 @@ typedef struct pl_backend_vt {
     size_t (*scratch)(const pl_backend *b, const pl_graph *g);
     /* Runs all nodes in order. scratch has the size that scratch() said, never 0, on the backend's alignment. */
     pl_status (*compute)(pl_backend *b, pl_graph *g, void *scratch, pl_error *err);
+    /* From now on compute() tells p about each run; NULL: nobody. p is borrowed. */
+    void (*set_profiler)(pl_backend *b, pl_profiler *p);
 
     /* The layout in which a weight of this shape computes fastest here, and packing to it: rows row_first..row_end of the tensor, both
      * multiples of 16 or the end, so that threads can share the work. src and dst are the whole tensor's bytes. */

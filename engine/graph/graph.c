@@ -137,22 +137,3 @@ pl_tensor *pl_graph_leaf(const pl_graph *g, int i)
     PL_ASSERT(i >= 0 && i < g->n_leaves);
     return g->leaves[i];
 }
-
-static void print_tensor(const pl_graph *g, const pl_tensor *t, pl_buf *out)
-{
-    pl_buf_printf(out, "%%%d %s %s %s [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]", pl_graph_id(t), t->name[0] ? t->name : "-",
-                  pl_op_name(t->op), pl_type_name(t->type), t->ne[0], t->ne[1], t->ne[2], t->ne[3]);
-    for (int s = 0; s < PL_MAX_SRC; s++)
-        if (t->src[s]) pl_buf_printf(out, "%s%%%d", s ? " " : " <- ", pl_graph_id(t->src[s]));
-    if (t->view_root) pl_buf_printf(out, " in %%%d + %zu", pl_graph_id(t->view_root), t->view_offset);
-    size_t offset = g->offset[pl_graph_id(t)];
-    if (offset != PL_GRAPH_UNPLANNED) pl_buf_printf(out, " at %zu", offset);
-    pl_buf_printf(out, "\n");
-}
-
-pl_status pl_graph_print(const pl_graph *g, pl_buf *out, pl_error *err)
-{
-    for (int i = 0; i < g->n_leaves; i++) print_tensor(g, g->leaves[i], out);
-    for (int i = 0; i < g->n_nodes; i++) print_tensor(g, g->nodes[i], out);
-    return out->failed ? pl_fail(err, PL_ERR_NO_MEMORY, "graph text: no memory after %zu bytes", out->size) : PL_OK;
-}

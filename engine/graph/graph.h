@@ -28,5 +28,7 @@ PL_MUST_CHECK pl_status pl_graph_plan(pl_graph *g, size_t align, size_t *peak, p
 /* Points every planned tensor into base, which has at least peak bytes on an align boundary. */
 void pl_graph_bind(pl_graph *g, void *base);
 
-/* The graph as text, one node a line: for --dump-graph and tests. */
-PL_MUST_CHECK pl_status pl_graph_print(const pl_graph *g, pl_buf *out, pl_error *err);
+/* The graph for people: number, name, operator, type, shape, sources, offset and fused group (fuse.h) of each node, one a line or as
+ * a drawing for Graphviz. Offsets are those of the last plan. */
+typedef enum pl_graph_format { PL_GRAPH_TEXT, PL_GRAPH_DOT } pl_graph_format;
+PL_MUST_CHECK pl_status pl_graph_print(const pl_graph *g, pl_graph_format format, pl_buf *out, pl_error *err);

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "engine/base/alloc.h"
+#include "engine/base/sys.h"
 #include "engine/model/arch.h"
 #include "engine/model/kv.h"
 #include "engine/model/model.h"
@@ -243,6 +244,15 @@ static pl_status open_tables(pl_stage *s, pl_error *err)
     return s->has_head ? pl_sampler_new(&s->sampler, hp->n_vocab, shape->n_ctx, err) : PL_OK;
 }
 
+static pl_status open_profiler(pl_stage *s, pl_error *err)
+{
+    pl_cpu_peak peak;
+    PL_TRY(pl_cpu_peaks(&peak, s->pool, err));
+    pl_profiler_set_peaks(s->options.profiler, peak.read_bytes_s, peak.macs_s, peak.how);
+    s->backend->vt->set_profiler(s->backend, s->options.profiler);
+    return PL_OK;
+}
+
 pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_profile *profile,
                         const pl_weight *weights, const pl_stage_options *options, pl_error *err)
 {
@@ -259,6 +269,7 @@ pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_pr
     pl_status status;
     if ((status = pl_pool_new(&s->pool, pool, err)) != PL_OK) goto fail;
     if ((status = pl_cpu_backend_new(&s->backend, s->pool, err)) != PL_OK) goto fail;
+    if (options->profiler && (status = open_profiler(s, err)) != PL_OK) goto fail;
     if ((status = open_weights(s, weights, err)) != PL_OK) goto fail;
     if ((status = open_buffers(s, err)) != PL_OK) goto fail;
     if ((status = open_tables(s, err)) != PL_OK) goto fail;
@@ -553,7 +564,9 @@ static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t firs
         if (mb->sampled == NULL) continue;
         seq_state *q = &s->seqs[row->seq];
         pl_sampled *sampled = &mb->sampled[out_base + i];
+        uint64_t start = s->options.profiler ? pl_now_ns() : 0;
         pl_sampler_pick(s->sampler, q->sample, logits, q->history, row->pos + 1, row->pos + 1, sampled);
+        if (s->options.profiler) pl_profiler_note(s->options.profiler, "sampling", start, pl_now_ns());
         /* A token that is known already (a prompt that is replayed) stays. */
         if (row->pos + 1 < s->options.shape.n_ctx && q->n_known == row->pos + 1) {
             q->history[row->pos + 1] = sampled->token;

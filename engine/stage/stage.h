@@ -22,6 +22,7 @@ typedef struct pl_stage_options {
     int32_t poll; /* see pl_pool_options; -1 default */
     bool pin;
     bool no_fuse; /* every operator on its own: the same bits, slower */
+    pl_profiler *profiler; /* borrowed until pl_stage_close; NULL: none. Opening measures this machine's limits for it */
 } pl_stage_options;
 
 /* weights[i] belongs to the i-th tensor of pl_model_stage_tensors(profile, first, end). header and profile are
@@ -78,6 +79,11 @@ typedef struct pl_micro_batch {
  * are then as after the batch, with rows missing: close the stage. The bits of a row's result depend on its sequence
  * alone. */
 PL_MUST_CHECK pl_status pl_stage_run(pl_stage *s, const pl_micro_batch *mb, pl_error *err);
+
+/* Appends the graph that a stage of this shape runs for n_rows rows, n_out of which want logits: engine/graph/graph.h. */
+PL_MUST_CHECK pl_status pl_stage_dump_graph(const pl_model_profile *profile, const pl_stage_shape *shape, int32_t n_rows,
+                                            int32_t n_out, bool fuse, pl_graph_format format, pl_buf *out,
+                                            pl_error *err);
 
 /* The model architectures that this build knows, as general.architecture names them. */
 const char *const *pl_stage_archs(size_t *n);

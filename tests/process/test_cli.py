@@ -1,5 +1,7 @@
 """The command line: help, manual, completion and errors of every command."""
+import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -104,6 +106,30 @@ class Cli(unittest.TestCase):
             self.assertEqual(r.returncode, 0, r.stderr)
             r = paceline("run", "-m", model, "-p", "hello", "--mem", "64KiB", env=env)
             self.assertEqual(r.returncode, 73, r.stderr)
+
+    def test_a_graph_is_printed_and_a_run_is_profiled(self):
+        with tempfile.TemporaryDirectory() as d:
+            model = harness.fixture_model(d)
+            env = dict(os.environ, XDG_CONFIG_HOME=d, XDG_CACHE_HOME=d)
+            text = paceline("run", "-m", model, "--dump-graph").stdout
+            self.assertRegex(text, r"swiglu F32 \[\d+, 1, 1, 1\] <- .* \| group \d+, results")
+            self.assertNotIn("group", paceline("run", "-m", model, "--dump-graph", "--no-fuse").stdout)
+            self.assertRegex(paceline("serve", "-m", model, "--dump-graph=text", "-ub", "7").stdout, r"mul_mat F32 \[\d+, 7, 1, 1\]")
+            dot = paceline("run", "-m", model, "--dump-graph=dot").stdout
+            self.assertTrue(dot.startswith("digraph") and dot.count("{") == dot.count("}") and dot.count("subgraph") > 3)
+            r = paceline("run", "-m", model, "--dump-graph=svg")
+            self.assertEqual((r.returncode, r.stdout), (64, ""))
+            answers = set()
+            for words in ([], ["--no-fuse"], ["--profile=" + d + "/trace.json"]):
+                r = paceline("run", "-m", model, "-n", "8", "-c", "256", "--temp", "0", "-p", "hello", *words, env=env)
+                self.assertEqual(r.returncode, 0, r.stderr)
+                answers.add(r.stdout)
+            self.assertEqual(len(answers), 1)
+            self.assertRegex(r.stderr, r"profile: \d+ runs of graphs")
+            self.assertRegex(r.stderr, r"(?m)^mul_mat x2 .* \+ swiglu +\d+")
+            events = json.loads(pathlib.Path(d, "trace.json").read_text())
+            self.assertEqual({e["ph"] for e in events}, {"M", "X"})
+            self.assertTrue(all({"name", "ts", "dur", "pid", "tid"} <= e.keys() for e in events if e["ph"] == "X"))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,22 @@ START_TEST(lists_sizes_and_words_behind_the_options)
 }
 END_TEST
 
+START_TEST(a_value_that_may_be_left_out_stands_behind_an_equals_sign)
+{
+    cli_options o;
+    pl_error err;
+    int rest;
+    ck_ok(PARSE(&cmd_run, "--profile", "--dump-graph=dot", "-n", "3"), err);
+    ck_assert_str_eq(o.profile, "");
+    ck_assert_str_eq(o.dump_graph, "dot");
+    ck_assert_int_eq(o.n_predict, 3);
+    ck_ok(PARSE(&cmd_node, "--profile=t.json", "--no-fuse"), err);
+    ck_assert_str_eq(o.profile, "t.json");
+    ck_assert(o.no_fuse && !o.dump_graph);
+    ck_status(PARSE(&cmd_node, "--dump-graph"), PL_ERR_INVALID, err); /* a node has no model of its own */
+}
+END_TEST
+
 START_TEST(what_cannot_be_is_refused_with_its_name)
 {
     cli_options o;
@@ -147,6 +163,7 @@ int main(void)
     TCase *c = tcase_create("options");
     tcase_add_test(c, names_of_llama_cpp_mean_what_they_mean_there);
     tcase_add_test(c, lists_sizes_and_words_behind_the_options);
+    tcase_add_test(c, a_value_that_may_be_left_out_stands_behind_an_equals_sign);
     tcase_add_test(c, what_cannot_be_is_refused_with_its_name);
     tcase_add_test(c, the_nearest_word_is_offered_only_when_it_is_near);
     suite_add_tcase(s, c);

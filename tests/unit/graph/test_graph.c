@@ -5,7 +5,7 @@
 #include "engine/base/alloc.h"
 #include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
-#include "engine/graph/graph.h"
+#include "engine/graph/fuse.h"
 #include "engine/graph/scratch.h"
 
 Suite *graph_suite(void);
@@ -173,9 +173,35 @@ START_TEST(weights_take_no_bytes_of_the_plan)
     pl_graph_bind(g, base);
     ck_assert_ptr_eq(weight->data, w);
     pl_buf text = {0};
-    OK(pl_graph_print(g, &text, err));
+    OK(pl_graph_print(g, PL_GRAPH_TEXT, &text, err));
     ck_assert_ptr_nonnull(strstr(pl_buf_cstr(&text), "norm none F32 [64, 1, 1, 1]"));
     ck_assert_ptr_nonnull(strstr(pl_buf_cstr(&text), "rms_norm F32 [64, 1, 1, 1] <- %1 %0 at 256"));
+    pl_buf_fini(&text);
+    pl_graph_ctx_free(c);
+}
+END_TEST
+
+START_TEST(a_graph_is_drawn_with_its_groups_and_names_cannot_leave_their_quotes)
+{
+    pl_graph_ctx *c = ctx();
+    pl_tensor *x = input(c, 64, 2);
+    pl_tensor *w = pl_new_weight(c, PL_TYPE_F32, PL_LAYOUT_PLAIN, 2, (int64_t[]){64, 64}, NULL, "evil\"]; x [label=\"\\");
+    pl_tensor *out = pl_silu(c, pl_mul_mat(c, w, x));
+    pl_graph *g;
+    size_t peak;
+    OK(pl_graph_build(&g, c, &out, 1, err));
+    pl_graph_fuse(g, PL_FUSE_ALL);
+    OK(pl_graph_plan(g, ALIGN, &peak, err));
+    pl_buf text = {0};
+    OK(pl_graph_print(g, PL_GRAPH_DOT, &text, err));
+    const char *dot = pl_buf_cstr(&text);
+    ck_assert_ptr_nonnull(strstr(dot, "label=\"evil]; x [label=\\nF32 [64, 64, 1, 1]\", shape=plaintext"));
+    ck_assert_ptr_nonnull(strstr(dot, "subgraph cluster_0 {\n    label=\"group 0: results\""));
+    ck_assert_ptr_nonnull(strstr(dot, "t2 [label=\"mul_mat\\nF32 [64, 2, 1, 1]\\nat "));
+    ck_assert_ptr_nonnull(strstr(dot, "t2 -> t3;"));
+    pl_buf_reset(&text);
+    OK(pl_graph_print(g, PL_GRAPH_TEXT, &text, err));
+    ck_assert_ptr_nonnull(strstr(pl_buf_cstr(&text), "%3 - silu F32 [64, 2, 1, 1] <- %2 at 512 | group 0, results\n"));
     pl_buf_fini(&text);
     pl_graph_ctx_free(c);
 }
@@ -379,6 +405,7 @@ Suite *graph_suite(void)
     tcase_add_test(c, a_source_read_in_another_order_is_not_overwritten);
     tcase_add_test(c, free_neighbours_merge_and_the_end_grows);
     tcase_add_test(c, weights_take_no_bytes_of_the_plan);
+    tcase_add_test(c, a_graph_is_drawn_with_its_groups_and_names_cannot_leave_their_quotes);
     tcase_add_test(c, missing_memory_is_a_status_at_every_allocation);
     tcase_add_test(c, the_scratch_planned_for_many_rows_is_enough_for_fewer);
     tcase_add_loop_test(c, random_graphs_reuse_memory_and_give_the_same_bits, 0, 150);
