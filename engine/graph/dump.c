@@ -12,7 +12,7 @@ static void print_shape(const pl_tensor *t, pl_buf *out)
 
 static void print_tensor(const pl_graph *g, const pl_tensor *t, pl_buf *out)
 {
-    pl_buf_printf(out, "%%%d %s %s ", pl_graph_id(t), t->name[0] ? t->name : "-", pl_op_name(t->op));
+    pl_buf_printf(out, "%%%d %s %s ", pl_graph_id(t), t->name[0] ? t->name : "-", pl_op_label(t->op, (pl_fn)t->params.i[0]));
     print_shape(t, out);
     const char *before = " <- ";
     for (int s = 0; s < PL_MAX_SRC; s++) {
@@ -58,7 +58,7 @@ static void print_dot_tensor(const pl_graph *g, const pl_tensor *t, const char *
         print_name(t, out);
         pl_buf_printf(out, "\\n");
     }
-    if (t->op != PL_OP_NONE) pl_buf_printf(out, "%s\\n", pl_op_name(t->op));
+    if (t->op != PL_OP_NONE) pl_buf_printf(out, "%s\\n", pl_op_label(t->op, (pl_fn)t->params.i[0]));
     print_shape(t, out);
     size_t offset = g->offset[pl_graph_id(t)];
     if (offset != PL_GRAPH_UNPLANNED) pl_buf_printf(out, "\\nat %zu", offset);

@@ -27,6 +27,23 @@ const pl_op_info pl_op_table[PL_OP_COUNT] = {
     [PL_OP_COPY] = {"copy", 0},
 };
 
+const char *pl_op_label(pl_op op, pl_fn fn)
+{
+    static const char *const names[PL_FN_COUNT][2] = {
+        [PL_FN_SILU] = {"silu", "swiglu"},
+        [PL_FN_GELU] = {"gelu", "gelu_glu"},
+        [PL_FN_GELU_TANH] = {"gelu_tanh", "gelu_tanh_glu"},
+        [PL_FN_GELU_QUICK] = {"gelu_quick", "gelu_quick_glu"},
+        [PL_FN_RELU] = {"relu", "relu_glu"},
+        [PL_FN_RELU2] = {"relu2", "relu2_glu"},
+        [PL_FN_SIGMOID] = {"sigmoid", "glu"},
+        [PL_FN_TANH] = {"tanh", "tanh_glu"},
+        [PL_FN_EXP] = {"exp", "exp_glu"},
+    };
+    if ((op == PL_OP_UNARY || op == PL_OP_GLU) && (unsigned)fn < PL_FN_COUNT) return names[fn][op == PL_OP_GLU];
+    return pl_op_name(op);
+}
+
 const char *pl_op_name(pl_op op) { return (unsigned)op < PL_OP_COUNT ? pl_op_table[op].name : "?"; }
 
 /* A tensor of this shape with the strides of a contiguous one and no data. */

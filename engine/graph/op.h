@@ -121,3 +121,5 @@ pl_attention_options pl_attention_options_of(const pl_tensor *attention);
 pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type);
 
 const char *pl_op_name(pl_op op);
+/* The same for people: the function's name where the operator is one of many, "silu", "swiglu" (a gated unit with silu) or "gelu_glu". */
+const char *pl_op_label(pl_op op, pl_fn fn);

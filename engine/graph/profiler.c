@@ -16,7 +16,7 @@ enum { ROWS_MAX = 64, NOTES_MAX = 8, LABEL_MAX = 96 };
 
 /* What a row of the table stands for: the operators of a group in their order, and the weights' types of its products. */
 typedef struct key {
-    uint8_t ops[PL_FUSE_MEMBERS_MAX];
+    uint8_t ops[PL_FUSE_MEMBERS_MAX], fns[PL_FUSE_MEMBERS_MAX];
     uint8_t types[PL_FUSE_PRODUCTS_MAX];
     uint8_t n_ops, n_types;
 } key;
@@ -186,7 +186,9 @@ static key key_of(const pl_graph *g, const pl_graph_group *p)
         const pl_tensor *t = g->nodes[i];
         if (t->op == PL_OP_VIEW) continue;
         if (t->op == PL_OP_MUL_MAT && k.n_types < PL_FUSE_PRODUCTS_MAX) k.types[k.n_types++] = (uint8_t)t->src[0]->type;
-        if (k.n_ops < PL_FUSE_MEMBERS_MAX) k.ops[k.n_ops++] = (uint8_t)t->op;
+        if (k.n_ops == PL_FUSE_MEMBERS_MAX) break;
+        if (t->op == PL_OP_UNARY || t->op == PL_OP_GLU) k.fns[k.n_ops] = (uint8_t)t->params.i[0];
+        k.ops[k.n_ops++] = (uint8_t)t->op;
     }
     return k;
 }
@@ -197,8 +199,9 @@ static void write_label(row *r)
     char *at = r->label, *end = r->label + sizeof r->label;
     for (int i = 0; i < r->key.n_ops;) {
         int same = 1;
-        while (i + same < r->key.n_ops && r->key.ops[i + same] == r->key.ops[i]) same++;
-        if (at < end) at += snprintf(at, (size_t)(end - at), "%s%s", i ? " + " : "", pl_op_name((pl_op)r->key.ops[i]));
+        while (i + same < r->key.n_ops && r->key.ops[i + same] == r->key.ops[i] && r->key.fns[i + same] == r->key.fns[i])
+            same++;
+        if (at < end) at += snprintf(at, (size_t)(end - at), "%s%s", i ? " + " : "", pl_op_label((pl_op)r->key.ops[i], (pl_fn)r->key.fns[i]));
         if (same > 1 && at < end) at += snprintf(at, (size_t)(end - at), " x%d", same);
         for (int t = 0; i == 0 && t < r->key.n_types && at < end; t++)
             if (t == 0 || r->key.types[t] != r->key.types[t - 1])
