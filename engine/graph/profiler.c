@@ -124,12 +124,15 @@ static void seen_positions(const pl_tensor *t, uint64_t *each, uint64_t *once)
 {
     const pl_tensor *pos = t->src[2], *tables = t->src[3];
     const int32_t *p = pos->data;
+    const pl_attention_options options = pl_attention_options_of(t);
     uint64_t run = 0;
     *each = *once = 0;
     for (int64_t i = 0; p && tables->data && i < pos->ne[0]; i++) {
         const int32_t *page = (const int32_t *)(const void *)((const uint8_t *)tables->data + (size_t)i * tables->nb[1]);
         const int32_t *before = (const int32_t *)(const void *)((const uint8_t *)page - (i ? tables->nb[1] : 0));
         uint64_t n = p[i] < 0 ? 0 : (uint64_t)p[i] + 1;
+        if (options.window > 0 && n > (uint64_t)options.window) n = (uint64_t)options.window;
+        if (options.chunk > 0 && n > 0) n = (n - 1) % (uint64_t)options.chunk + 1;
         *each += n;
         if (i > 0 && n > 0 && page[0] != before[0]) {
             *once += run;
@@ -153,16 +156,21 @@ static bool is_inside(const pl_graph *g, const pl_graph_group *p, const pl_tenso
 static cost cost_of(const pl_tensor *t, const pl_graph *g, const pl_graph_group *p)
 {
     cost c = {0};
+    pl_kv_layout kv;
     uint64_t each, once;
     switch (t->op) {
     case PL_OP_NONE:
     case PL_OP_VIEW: return c;
     case PL_OP_GET_ROWS: c.bytes = elements(t->src[1]) * (pl_type_row_size(t->src[0]->type, t->src[0]->ne[0]) + 4) + pl_tensor_bytes(t); return c;
-    case PL_OP_KV_STORE: c.bytes = elements(t->src[1]) * 2 * (4 + pl_type_get(t->type)->bytes); return c;
+    case PL_OP_KV_STORE:
+        kv = pl_kv_layout_of(t);
+        c.bytes = pl_tensor_bytes(t->src[1]) + pl_tensor_bytes(t->src[2]) + (uint64_t)t->src[1]->ne[2] * pl_kv_block_bytes(&kv) / PL_KV_PAGE;
+        return c;
     case PL_OP_ATTENTION:
         seen_positions(t, &each, &once);
-        c.bytes = once * (uint64_t)(t->src[1]->ne[0] / PL_KV_PAGE) * pl_type_get(t->src[1]->type)->bytes + pl_tensor_bytes(t->src[0]) + pl_tensor_bytes(t);
-        c.macs = each * 2 * (uint64_t)(t->src[0]->ne[0] * t->src[0]->ne[1]);
+        kv = pl_kv_layout_of(t->src[1]);
+        c.bytes = once * pl_kv_block_bytes(&kv) / PL_KV_PAGE + pl_tensor_bytes(t->src[0]) + pl_tensor_bytes(t);
+        c.macs = each * (uint64_t)(kv.d_k + kv.d_v) * (uint64_t)t->src[0]->ne[1];
         return c;
     case PL_OP_MUL_MAT: {
         uint64_t terms = t->params.i[0] && pl_type_get(t->src[0]->type)->act != PL_ACT_F32 ? 2 : 1; /* of a precise product */

@@ -18,6 +18,8 @@ Suite *fuse_suite(void);
 
 enum { ALIGN = 64, K = 64, HEADS = 2, D = K / HEADS, BLOCKS = 3 };
 
+static const pl_kv_layout kv_layout = {PL_TYPE_F32, PL_TYPE_F32, HEADS, D, D};
+
 static pl_graph_ctx *ctx(void)
 {
     pl_graph_ctx *c;
@@ -137,7 +139,7 @@ START_TEST(rotations_go_with_the_store_of_k_and_v)
     pl_tensor *slots = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){5}, "slots"), *pos = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){5}, "pos");
     pl_tensor *tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){1, 5}, "tables");
     static float kv_bytes[2 * PL_KV_PAGE * K];
-    pl_tensor *kv = weight(c, PL_TYPE_F32, 2 * PL_KV_PAGE * K, 1, kv_bytes);
+    pl_tensor *kv = pl_new_kv(c, &kv_layout, 1, kv_bytes, "kv");
     pl_tensor *kr = pl_rope(c, k, table, D, true), *store = pl_kv_store(c, kv, kr, v, slots), *qr = pl_rope(c, q, table, D, true);
     pl_tensor *out = pl_attention(c, qr, store, pos, tables, 1);
     pl_graph *g = fused(c, out, PL_FUSE_ALL);
@@ -212,7 +214,7 @@ static made random_graph(data *d, uint64_t seed, int64_t n)
     int n_pool = 0;
     for (int i = 0; i < N_WEIGHTS; i++) w[i] = weight(c, d->type[i], K, K, d->w[i]);
     pl_tensor *bias = weight(c, PL_TYPE_F32, K, 1, d->bias), *norm = weight(c, PL_TYPE_F32, K, 1, d->norm);
-    pl_tensor *kv = weight(c, PL_TYPE_F32, 2 * PL_KV_PAGE * K, BLOCKS, d->kv);
+    pl_tensor *kv = pl_new_kv(c, &kv_layout, BLOCKS, d->kv, "kv");
     for (; n_pool < 3; n_pool++) pool[n_pool] = m.inputs[n_pool] = pl_new_input(c, PL_TYPE_F32, 2, ne, "in");
     m.table = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){D, n}, "table");
     m.slots = pl_new_input(c, PL_TYPE_I32, 1, &n, "slots");
