@@ -3,5 +3,5 @@
 
 int main(void)
 {
-    return ck_run(vocab_suite(), jinja_suite(), NULL);
+    return ck_run(vocab_suite(), jinja_suite(), tool_calls_suite(), NULL);
 }

@@ -4,3 +4,4 @@
 
 Suite *vocab_suite(void);
 Suite *jinja_suite(void);
+Suite *tool_calls_suite(void);
