@@ -21,6 +21,7 @@ typedef struct field {
     uint8_t change;
     uint16_t offset; /* in the plain block */
     uint8_t more;    /* that many of the next fields, of as many units, take turns with this one unit by unit */
+    uint8_t stride;  /* bytes from one unit to the next in the plain block; 0: they follow each other */
 } field;
 
 /* Formats of the plain blocks: the structs in https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h */
@@ -64,10 +65,24 @@ static const field fields[PL_TYPE_COUNT][FIELDS_MAX + 1] = {
     [PL_TYPE_IQ2_XS] = {{1, 2, AS_IS, 0}, {2, 4, AS_IS, 66}, {16, 4, AS_IS, 2}},
     [PL_TYPE_IQ2_S] =
         {{1, 2, AS_IS, 0}, {2, 4, AS_IS, 74}, {2, 4, AS_IS, 66}, {8, 4, AS_IS, 2, .more = 1}, {8, 4, AS_IS, 34}},
-    [PL_TYPE_IQ3_XXS] = {{1, 2, AS_IS, 0}, {16, 4, AS_IS, 2}, {8, 4, AS_IS, 66}},
-    [PL_TYPE_IQ3_S] = {{1, 2, AS_IS, 0}, {1, 4, AS_IS, 106}, {2, 4, AS_IS, 66}, {8, 4, AS_IS, 74}, {16, 4, AS_IS, 2}},
-    [PL_TYPE_IQ1_S] = {{1, 2, AS_IS, 0}, {4, 4, AS_IS, 34}, {8, 4, AS_IS, 2}},
-    [PL_TYPE_IQ1_M] = {{2, 4, AS_IS, 48}, {4, 4, AS_IS, 32}, {8, 4, AS_IS, 0}},
+    [PL_TYPE_IQ3_XXS] = {{1, 2, AS_IS, 0},
+                         {8, 4, AS_IS, 66, .more = 2},
+                         {8, 4, AS_IS, 2, .stride = 8},
+                         {8, 4, AS_IS, 6, .stride = 8}},
+    [PL_TYPE_IQ3_S] = {{1, 2, AS_IS, 0},
+                       {1, 4, AS_IS, 106},
+                       {2, 4, AS_IS, 66},
+                       {8, 4, AS_IS, 74, .more = 2},
+                       {8, 4, AS_IS, 2, .stride = 8},
+                       {8, 4, AS_IS, 6, .stride = 8}},
+    [PL_TYPE_IQ1_S] = {{1, 2, AS_IS, 0},
+                       {4, 4, AS_IS, 34, .more = 2},
+                       {4, 4, AS_IS, 2, .stride = 8},
+                       {4, 4, AS_IS, 6, .stride = 8}},
+    [PL_TYPE_IQ1_M] = {{2, 4, AS_IS, 48},
+                       {4, 4, AS_IS, 32, .more = 2},
+                       {4, 4, AS_IS, 0, .stride = 8},
+                       {4, 4, AS_IS, 4, .stride = 8}},
 };
 
 static bool known(pl_type type)
@@ -243,8 +258,12 @@ void pl_pack_group(pl_type type, int64_t k, const void *rows, size_t row_stride,
             for (int i = 0; i <= first->more; i++) step += (size_t)(ROWS * first[i].bytes);
             int64_t units = is_float ? k : first->units;
             uint8_t *to = out;
-            for (const field *f = first; f <= first + first->more; to += ROWS * f->bytes, f++)
-                pack_units(to, step, row, block + f->offset, units, f->bytes, f->change);
+            for (const field *f = first; f <= first + first->more; to += ROWS * f->bytes, f++) {
+                const size_t at = block + f->offset;
+                if (f->stride == 0) pack_units(to, step, row, at, units, f->bytes, f->change);
+                for (int64_t i = 0; i < units && f->stride != 0; i++)
+                    pack_units(to + (size_t)i * step, step, row, at + (size_t)i * f->stride, 1, f->bytes, f->change);
+            }
             out += (size_t)units * step;
         }
     }
@@ -256,7 +275,8 @@ static void unpack_block(pl_type type, const uint8_t *packed, int r, uint8_t *pl
     for (const field *first = fields[type]; first->units != 0; first += 1 + first->more) {
         for (int i = 0; i < first->units * (1 + first->more); i++) {
             const field *f = first + i % (1 + first->more);
-            uint8_t *at = plain + f->offset + (size_t)(i / (1 + first->more) * f->bytes);
+            int stride = f->stride != 0 ? f->stride : f->bytes;
+            uint8_t *at = plain + f->offset + (size_t)(i / (1 + first->more) * stride);
             if (f->bytes != 4)
                 memcpy(at, packed + f->bytes * r, f->bytes);
             else

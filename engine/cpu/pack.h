@@ -32,10 +32,10 @@
  *   IQ2_XXS     1056 (block 256)    u16 d, 8 x (u32 index, u32 rest)
  *   IQ2_XS      1184 (block 256)    u16 d, 2 x u32 scales, 16 x u32 pairs
  *   IQ2_S       1312 (block 256)    u16 d, 2 x u32 scales, 2 x u32 upper, 8 x (u32 index, u32 signs)
- *   IQ3_XXS     1568 (block 256)    u16 d, 16 x u32 index, 8 x u32 rest
- *   IQ3_S       1760 (block 256)    u16 d, u32 scales, 2 x u32 upper, 8 x u32 signs, 16 x u32 index
- *   IQ1_S       800 (block 256)     u16 d, 4 x u32 upper, 8 x u32 index
- *   IQ1_M       896 (block 256)     2 x u32 scales, 4 x u32 upper, 8 x u32 index
+ *   IQ3_XXS     1568 (block 256)    u16 d, 8 x (u32 rest, u32 index, u32 index)
+ *   IQ3_S       1760 (block 256)    u16 d, u32 scales, 2 x u32 upper, 8 x (u32 signs, u32 index, u32 index)
+ *   IQ1_S       800 (block 256)     u16 d, 4 x (u32 upper, u32 index, u32 index)
+ *   IQ1_M       896 (block 256)     2 x u32 scales, 4 x (u32 upper, u32 index, u32 index)
  *
  * The order within a block is that in which kernels read, which keeps the processor's prefetcher going.
  *

@@ -124,46 +124,47 @@ static void iq2_s(integers *b, const uint8_t *w)
 
 static void iq3_xxs(integers *b, const uint8_t *w)
 {
-    const uint8_t *index = w + 32, *rests = w + 1056;
     load_d(b, w, 0.25f);
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < 8; i++) {
-            uint32_t rest = unit(rests, i, r);
+            const uint8_t *index = w + 32 + 192 * i + 64;
+            uint32_t rest = unit(w + 32 + 192 * i, 0, r);
             set_scale(b, i, r, rest >> 28);
             for (int e = 0; e < 4; e++)
-                put_iq3(b, 4 * i + e, r, pl_values_iq3_xxs, pl_grid_iq3_xxs[byte_at(index, 8 * i + 2 * e, r)],
-                        pl_grid_iq3_xxs[byte_at(index, 8 * i + 2 * e + 1, r)], signs_of_7(rest >> 7 * e & 127));
+                put_iq3(b, 4 * i + e, r, pl_values_iq3_xxs, pl_grid_iq3_xxs[byte_at(index, 2 * e, r)],
+                        pl_grid_iq3_xxs[byte_at(index, 2 * e + 1, r)], signs_of_7(rest >> 7 * e & 127));
         }
     }
 }
 
 static void iq3_s(integers *b, const uint8_t *w)
 {
-    const uint8_t *scales = w + 32, *upper = w + 96, *signs = w + 224, *index = w + 736;
+    const uint8_t *scales = w + 32, *upper = w + 96;
     load_d(b, w, 1);
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < 8; i++) {
+            const uint8_t *signs = w + 224 + 192 * i, *index = signs + 64;
             uint32_t high = byte_at(upper, i, r);
             set_scale(b, i, r, nibble_at(scales, i, r));
             for (int e = 0; e < 4; e++)
                 put_iq3(b, 4 * i + e, r, pl_values_iq3_s,
-                        pl_grid_iq3_s[byte_at(index, 8 * i + 2 * e, r) | (high >> 2 * e & 1) << 8],
-                        pl_grid_iq3_s[byte_at(index, 8 * i + 2 * e + 1, r) | (high >> (2 * e + 1) & 1) << 8],
-                        byte_at(signs, 4 * i + e, r));
+                        pl_grid_iq3_s[byte_at(index, 2 * e, r) | (high >> 2 * e & 1) << 8],
+                        pl_grid_iq3_s[byte_at(index, 2 * e + 1, r) | (high >> (2 * e + 1) & 1) << 8],
+                        byte_at(signs, e, r));
         }
     }
 }
 
 static void iq1_s(integers *b, const uint8_t *w)
 {
-    const uint8_t *upper = w + 32, *index = w + 288;
     load_d(b, w, 0.125f);
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < 8; i++) {
-            uint32_t high = word_at(upper, i, r);
+            const uint8_t *upper = w + 32 + 192 * (i / 2), *index = upper + 64;
+            uint32_t high = word_at(upper, i % 2, r);
             set_scale(b, i, r, high >> 12 & 7);
             for (int e = 0; e < 4; e++)
-                put_iq1(b, 4 * i + e, r, pl_grid_iq1[byte_at(index, 4 * i + e, r) | (high >> 3 * e & 7) << 8],
+                put_iq1(b, 4 * i + e, r, pl_grid_iq1[byte_at(index, i % 2 * 4 + e, r) | (high >> 3 * e & 7) << 8],
                         high >> 15);
         }
     }
@@ -171,15 +172,16 @@ static void iq1_s(integers *b, const uint8_t *w)
 
 static void iq1_m(integers *b, const uint8_t *w)
 {
-    const uint8_t *scales = w, *upper = w + 128, *index = w + 384;
+    const uint8_t *scales = w;
     for (int r = 0; r < ROWS; r++) {
         uint32_t d = 0;
         for (int i = 0; i < 4; i++) d |= word_at(scales, i, r) >> 12 << 4 * i;
         b->d[r] = pl_f16_to_f32((uint16_t)d) * 0.125f;
         for (int i = 0; i < 16; i++) b->scale[i][r] = (int32_t)(2 * (word_at(scales, i / 4, r) >> 3 * (i % 4) & 7) + 1);
         for (int e = 0; e < 32; e++) {
-            uint32_t high = nibble_at(upper, e, r);
-            put_iq1(b, e, r, pl_grid_iq1[byte_at(index, e, r) | (high & 7) << 8], high >> 3);
+            const uint8_t *upper = w + 128 + 192 * (e / 8), *index = upper + 64;
+            uint32_t high = nibble_at(upper, e % 8, r);
+            put_iq1(b, e, r, pl_grid_iq1[byte_at(index, e % 8, r) | (high & 7) << 8], high >> 3);
         }
     }
 }

@@ -224,20 +224,20 @@ INLINE void columns(__m512i v[8], __m512i scale[2], const uint8_t *w, int i, con
         return;
     }
     case IQ3_XXS: {
-        __m512i rest = load(w + 1056 + 64 * i), signs = signs_of_7(bits_from(rest, 0, 7));
-        values_by_4(v, t, f, load(w + 32 + 128 * i), bits);
-        values_by_4(v + 4, t, f, load(w + 32 + 128 * i + 64), bits);
+        __m512i rest = load(w + 32 + 192 * i), signs = signs_of_7(bits_from(rest, 0, 7));
+        values_by_4(v, t, f, load(w + 32 + 192 * i + 64), bits);
+        values_by_4(v + 4, t, f, load(w + 32 + 192 * i + 128), bits);
         UNROLL
         for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, e);
         scale[0] = odd_of(_mm512_srli_epi32(rest, 27), 30);
         return;
     }
     case IQ3_S: {
-        __m512i upper = shift_right(load(w + 96 + 64 * (i / 4)), 8 * (i % 4)), signs = load(w + 224 + 64 * i);
+        __m512i upper = shift_right(load(w + 96 + 64 * (i / 4)), 8 * (i % 4)), signs = load(w + 224 + 192 * i);
         bits[0] = test(bits_from(upper, 0, 1), 1);
         bits2[0] = test(bits_from(upper, 4, 1), 1);
-        values_by_4(v, t, f, load(w + 736 + 128 * i), bits);
-        values_by_4(v + 4, t, f, load(w + 736 + 128 * i + 64), bits2);
+        values_by_4(v, t, f, load(w + 224 + 192 * i + 64), bits);
+        values_by_4(v + 4, t, f, load(w + 224 + 192 * i + 128), bits2);
         UNROLL
         for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, e);
         scale[0] = odd_of(_mm512_slli_epi32(shift_right(load(w + 32), 4 * i), 1), 30);
@@ -247,11 +247,12 @@ INLINE void columns(__m512i v[8], __m512i scale[2], const uint8_t *w, int i, con
     case IQ1_M: {
         const bool fine = f.kind == IQ1_M;
         const __m512i two = _mm512_set1_epi8(2);
-        __m512i word = shift_right(load(w + (fine ? 128 : 32) + 64 * (i / 2)), 16 * (i % 2));
+        const uint8_t *units = w + (fine ? 128 : 32) + 192 * (i / 2);
+        __m512i word = shift_right(load(units), 16 * (i % 2));
         __m512i upper = bits_from(word, 0, fine ? 4 : 3);
         UNROLL
         for (int b = 0; b < 3; b++) bits[b] = test(upper, 1 << b);
-        values_by_8(v, t, f, load(w + (fine ? 384 : 288) + 64 * i), bits, in_order);
+        values_by_8(v, t, f, load(units + 64 + 64 * (i % 2)), bits, in_order);
         if (fine) {
             UNROLL
             for (int e = 0; e < 4; e++) { /* the bytes are 57 and more: nothing is borrowed from one to the next */
