@@ -89,6 +89,8 @@ static const option_row sampling_rows[] = {
      "The samplers in their order, separated by ';' (default: "
      "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature)."},
     {"--sampler-seq, --sampling-seq", "LETTERS", OPT_STR, AT(sampler_seq), "The same as letters (default: edskypmxt)."},
+    {"--grammar", "GBNF", OPT_STR, AT(grammar), "Answer only with what this grammar allows, GBNF as llama.cpp has it."},
+    {"--grammar-file", "FILE", OPT_STR, AT(grammar_file), "The same, from a file."},
     {"-s, --seed", "N", OPT_U64, AT(seed),
      "Seed of the draws; the same seed gives the same text over any split (default: drawn)."},
 };

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "engine/base/file.h"
+
 /* "ID+BIAS" or "ID-BIAS", as llama.cpp has it; "ID-inf" bans the token. */
 static pl_status add_bias(sampling *s, const char *text, pl_error *err)
 {
@@ -56,6 +58,16 @@ static pl_status read_breakers(sampling *s, const cli_options *o, pl_error *err)
     return PL_OK;
 }
 
+static pl_status read_grammar(sampling *s, const cli_options *o, pl_error *err)
+{
+    int n = (o->grammar != NULL) + (o->grammar_file != NULL);
+    if (n == 0) return PL_OK;
+    if (n > 1) return pl_fail(err, PL_ERR_INVALID, "--grammar and --grammar-file: only one of them");
+    if (o->grammar_file) PL_TRY(pl_file_read(&s->grammar, o->grammar_file, PL_GRAMMAR_BYTES_MAX, err));
+    s->params.grammar = o->grammar ? pl_str_from(o->grammar) : pl_buf_str(&s->grammar);
+    return PL_OK;
+}
+
 static pl_status read_all(sampling *s, const cli_options *o, pl_error *err)
 {
     pl_sample_params *p = &s->params;
@@ -90,6 +102,7 @@ static pl_status read_all(sampling *s, const cli_options *o, pl_error *err)
         return pl_note(err, PL_ERR_INVALID, "--samplers");
     if (o->sampler_seq && pl_sample_chain_letters(p->chain, pl_str_from(o->sampler_seq), err) != PL_OK)
         return pl_note(err, PL_ERR_INVALID, "--sampler-seq");
+    PL_TRY(read_grammar(s, o, err));
     return pl_sample_check(p, err);
 }
 
@@ -103,5 +116,6 @@ pl_status sampling_open(sampling *s, const cli_options *o, pl_error *err)
 
 void sampling_close(sampling *s)
 {
+    pl_buf_fini(&s->grammar);
     memset(s, 0, sizeof *s);
 }

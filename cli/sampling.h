@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
+#include "engine/base/buf.h"
 #include "engine/sample/sampler.h"
 
 /* What the parameters point to lives here; not to be moved. */
@@ -10,6 +11,7 @@ typedef struct sampling {
     int32_t bias_tokens[PL_BIAS_MAX];
     float bias[PL_BIAS_MAX];
     pl_str breakers[PL_BREAKERS_MAX];
+    pl_buf grammar;
     char breaker_bytes[PL_BREAKERS_MAX][PL_BREAKER_BYTES_MAX];
 } sampling;
 

@@ -64,6 +64,7 @@ PL_MUST_CHECK pl_status pl_model_compute_plan(const pl_model_profile *p, const p
 #define PL_STAGE_GRAPHS_MAX    8   /* graphs that a stage keeps; see stage.c */
 #define PL_STAGE_ROW_BYTES     16  /* what a stage notes per row of a batch */
 #define PL_STAGE_SEQ_BYTES     512 /* and per sequence, beside its history and its pages */
+#define PL_STAGE_GRAMMAR_BYTES 256 /* the texts of the words, their tree, and the places of grammars, per word */
 #define PL_STAGE_SAMPLER_BYTES 28  /* a sampler's scratch, and one row of logits, per word of the vocabulary */
 
 static inline bool pl_shape_embeds(const pl_stage_shape *s)

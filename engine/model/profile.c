@@ -304,7 +304,7 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
     out->tables = pl_kv_bytes(shape->n_seqs, shape->n_blocks, shape->n_ctx) + n_rows * PL_STAGE_ROW_BYTES;
     if (r.head) {
         out->tables += n_seqs * ((size_t)shape->n_ctx * sizeof(int32_t) + PL_STAGE_SEQ_BYTES);
-        out->sampler = (size_t)p->hp.n_vocab * PL_STAGE_SAMPLER_BYTES;
+        out->sampler = (size_t)p->hp.n_vocab * (PL_STAGE_SAMPLER_BYTES + PL_STAGE_GRAMMAR_BYTES);
     }
     out->graphs = PL_STAGE_GRAPHS_MAX * (n_tensors * TENSOR_BYTES + GRAPH_BYTES);
     return PL_OK;

@@ -3,7 +3,8 @@
 #include <math.h>
 
 #include "engine/base/alloc.h"
-#include "engine/sample/sampler.h"
+#include "engine/sample/grammar.h"
+#include "engine/sample/sample_impl.h"
 
 pl_sample_params pl_sample_defaults(void)
 {
@@ -67,7 +68,7 @@ static pl_status check_lists(const pl_sample_params *p, pl_error *err)
     return PL_OK;
 }
 
-pl_status pl_sample_check(const pl_sample_params *p, pl_error *err)
+pl_status pl_sample_check_numbers(const pl_sample_params *p, pl_error *err)
 {
     PL_TRY(check_f32("temperature", p->temperature, 0, PL_PENALTY_MAX, err));
     PL_TRY(check_f32("dynatemp_range", p->dynatemp_range, 0, PL_PENALTY_MAX, err));
@@ -94,7 +95,19 @@ pl_status pl_sample_check(const pl_sample_params *p, pl_error *err)
     PL_TRY(check_f32("mirostat_eta", p->mirostat_eta, 0, PL_PENALTY_MAX, err));
     PL_TRY(check_i32("n_logprobs", p->n_logprobs, -1, PL_LOGPROBS_MAX, err));
     PL_TRY(check_chain(p->chain, err));
+    PL_TRY(check_i32("grammar: bytes", p->grammar.size < INT32_MAX ? (int32_t)p->grammar.size : INT32_MAX, 0,
+                     PL_GRAMMAR_BYTES_MAX, err));
     return check_lists(p, err);
+}
+
+pl_status pl_sample_check(const pl_sample_params *p, pl_error *err)
+{
+    PL_TRY(pl_sample_check_numbers(p, err));
+    if (p->grammar.size == 0) return PL_OK;
+    pl_grammar *g;
+    PL_TRY(pl_grammar_new(&g, p->grammar, err));
+    pl_grammar_free(g);
+    return PL_OK;
 }
 
 bool pl_sample_params_own(pl_sample_params *p, void **block)

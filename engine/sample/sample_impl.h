@@ -9,6 +9,9 @@
 #include "engine/base/fmath.h"
 #include "engine/sample/sampler.h"
 
+/* pl_sample_check without the grammar. */
+PL_MUST_CHECK pl_status pl_sample_check_numbers(const pl_sample_params *p, pl_error *err);
+
 typedef struct pl_candidate {
     float logit;
     int32_t id;

@@ -7,6 +7,8 @@
 #include "engine/base/alloc.h"
 #include "engine/base/fmath.h"
 #include "engine/base/rng.h"
+#include "engine/sample/constraint.h"
+#include "engine/sample/grammar.h"
 #include "engine/sample/sample_impl.h"
 
 /* Draws of another kind at the same position. */
@@ -21,11 +23,13 @@ struct pl_sampler {
     int32_t *dry;        /* [n_ctx], made for the first sequence that needs it */
     pl_buf text;
     const pl_vocab *vocab;
+    pl_constraints *constraints; /* made for the first sequence with a grammar */
 };
 
 struct pl_sample_seq {
     pl_sample_params p;
-    void *block; /* what p points to */
+    void *block;               /* what p points to */
+    pl_constraint *constraint; /* NULL: none */
     double mu;
 };
 
@@ -60,6 +64,7 @@ void pl_sampler_free(pl_sampler *s)
     pl_free(s->count);
     pl_free(s->dry);
     pl_buf_fini(&s->text);
+    pl_constraints_free(s->constraints);
     pl_free(s);
 }
 
@@ -101,6 +106,12 @@ static pl_status seq_open(pl_sample_seq *q, pl_sampler *s, const pl_sample_seq_o
         if (!s->dry || !pl_buf_reserve(&s->text, 4096))
             return pl_fail(err, PL_ERR_NO_MEMORY, "no memory to look for repetitions");
     }
+    if (p->grammar.size > 0) {
+        if (!s->vocab) return pl_fail(err, PL_ERR_INVALID, "a grammar, but no vocabulary");
+        if (!s->constraints) PL_TRY(pl_constraints_new(&s->constraints, s->vocab, s->n, err));
+        PL_TRY(pl_constraint_new(&q->constraint, s->constraints, p->grammar, o->n_prompt, err));
+        q->p.grammar = (pl_str){0}; /* its text is not needed any more */
+    }
     return PL_OK;
 }
 
@@ -108,7 +119,7 @@ pl_status pl_sample_seq_new(pl_sample_seq **out, pl_sampler *s, const pl_sample_
                             const pl_sample_seq_options *options, pl_error *err)
 {
     *out = NULL;
-    PL_TRY(pl_sample_check(p, err));
+    PL_TRY(pl_sample_check_numbers(p, err));
     pl_sample_seq *q = pl_calloc(1, sizeof *q);
     if (!q) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a sequence's sampler");
     q->p = *p;
@@ -127,8 +138,14 @@ pl_status pl_sample_seq_new(pl_sample_seq **out, pl_sampler *s, const pl_sample_
 void pl_sample_seq_free(pl_sample_seq *q)
 {
     if (!q) return;
+    pl_constraint_free(q->constraint);
     pl_free(q->block);
     pl_free(q);
+}
+
+void pl_sample_seq_rewind(pl_sample_seq *q, int64_t n)
+{
+    if (q->constraint) pl_constraint_rewind(q->constraint, n);
 }
 
 /* --- one token --- */
@@ -206,8 +223,10 @@ static void step_temperature(pl_chain *h, const pl_sample_params *p)
     if (p->dynatemp_range > 0 && t > 0) {
         float low = t > p->dynatemp_range ? t - p->dynatemp_range : 0, high = t + p->dynatemp_range;
         pl_chain_list(h);
-        if (h->n > 1) {
-            double share = pl_chain_entropy(h) / pl_ln((double)h->n);
+        int32_t n = 0;
+        for (int32_t i = 0; i < h->n; i++) n += h->c[i].logit > -INFINITY;
+        if (n > 1) {
+            double share = pl_chain_entropy(h) / pl_ln((double)n);
             share = share > 1 ? 1 : share;
             share = share > 0 ? pl_pow(share, (double)p->dynatemp_exponent) : p->dynatemp_exponent == 0;
             t = low + (high - low) * (float)share;
@@ -251,11 +270,14 @@ static void step(pl_chain *h, pl_step step, pl_sampler *s, const pl_sample_param
 static int32_t draw(const pl_chain *h, double u)
 {
     double sum = pl_chain_sum(h), at = 0;
+    int32_t last = 0;
     for (int32_t i = 0; i < h->n; i++) {
-        at += (double)pl_chain_weight(h, i);
+        double weight = (double)pl_chain_weight(h, i);
+        if (weight > 0) last = i;
+        at += weight;
         if (at > u * sum) return i;
     }
-    return h->n - 1; /* unreachable while u < 1, except for rounding */
+    return last; /* only when u * sum is rounded up to sum */
 }
 
 /* Mirostat takes the place of the truncations; penalties stay, in their order. */
@@ -294,8 +316,12 @@ static int32_t pick(pl_sampler *s, pl_sample_seq *q, const int32_t *history, int
             if (chain[i] == PL_STEP_PENALTIES) step_penalties(s, p, history, n_history);
             if (chain[i] == PL_STEP_DRY) step_dry(s, p, history, n_history);
         }
+        int32_t best = pl_best_of(s->logits, s->n);
+        if (!q->constraint || pl_constraint_allows(q->constraint, best)) return best;
+        pl_constraint_ban(q->constraint, s->logits);
         return pl_best_of(s->logits, s->n);
     }
+    if (q->constraint) pl_constraint_ban(q->constraint, s->logits);
     pl_chain h = {.logits = s->logits, .n_vocab = s->n, .a = s->a, .b = s->b, .n = s->n, .scale = 1};
     pl_chain_refresh(&h);
     if (p->mirostat != 0 && h.max > -INFINITY && p->temperature > 0)
@@ -318,6 +344,7 @@ void pl_sampler_pick(pl_sampler *s, pl_sample_seq *q, const float *logits, const
     copy_logits(s, logits);
     if (wanted) shift = logprobs(s, p->n_logprobs, out);
     add_bias(s, p);
+    if (q->constraint) pl_constraint_follow(q->constraint, history, n_history);
     out->token = pick(s, q, history, n_history, pos);
     if (p->mirostat != 0) {
         float mu = (float)q->mu;

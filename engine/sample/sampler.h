@@ -117,6 +117,8 @@ typedef struct pl_sample_seq_options {
 PL_MUST_CHECK pl_status pl_sample_seq_new(pl_sample_seq **out, pl_sampler *s, const pl_sample_params *p,
                                           const pl_sample_seq_options *options, pl_error *err);
 void pl_sample_seq_free(pl_sample_seq *q);
+/* The tokens from position n on are not those any more that were in the history before. */
+void pl_sample_seq_rewind(pl_sample_seq *q, int64_t n);
 
 /* Picks the token for absolute position pos (the position that the token will have). logits [n_vocab] are not changed.
  * history: the tokens at positions 0..n_history-1. Takes nothing from the heap, but for a grammar that is in a state

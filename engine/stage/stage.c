@@ -497,13 +497,17 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
             q->sample = NULL;
         } else if (op->kind == PL_KV_TRUNCATE && q->n_known > op->n_pos) {
             q->n_known = op->n_pos;
+            pl_sample_seq_rewind(q->sample, op->n_pos);
         }
     }
     s->n_openings = 0; /* all are taken */
     for (int32_t i = 0; i < mb->n_rows; i++) {
         const pl_row *row = &mb->rows[i];
         seq_state *q = &s->seqs[row->seq];
-        if (row->token >= 0) q->history[row->pos] = row->token;
+        if (row->token >= 0 && q->history[row->pos] != row->token) {
+            if (row->pos < q->n_known) pl_sample_seq_rewind(q->sample, row->pos);
+            q->history[row->pos] = row->token;
+        }
         if (q->n_known <= row->pos) q->n_known = row->pos + 1;
     }
     return PL_OK;
