@@ -1,4 +1,5 @@
 #include "coordinator/coordinator_impl.h"
+#include "coordinator/guess.h"
 
 #include "engine/base/alloc.h"
 #include "engine/base/log.h"
@@ -36,6 +37,9 @@ static pl_status fill_options(pl_coordinator *c, const pl_coordinator_options *g
     if (!o->has_kv_type) o->kv_type = PL_TYPE_F16;
     /* What a node's check of a plan accepts, so that nonsense is refused here, with its name. */
     PL_TRY(check_range("n_seqs", o->n_seqs, 1, 1024, err));
+    o->n_kept = o->n_kept < 0 ? 0 : or_default(o->n_kept, o->n_seqs);
+    PL_TRY(check_range("n_kept", o->n_kept, 0, 1024, err));
+    PL_TRY(check_range("n_draft", o->n_draft, 0, PL_DRAFT_MAX, err));
     PL_TRY(check_range("n_ctx", o->n_ctx, 2, 16 << 20, err));
     PL_TRY(check_range("n_rows", o->n_rows, 1, 65536, err));
     PL_TRY(check_range("credits", o->credits, 1, 64, err));
@@ -92,7 +96,7 @@ static pl_status describe_model(pl_coordinator *c, pl_error *err)
     c->limits = (pl_check_limits){.n_layer = n,
                                   .n_tensors = (int32_t)pl_gguf_n_tensors(c->model.gguf),
                                   .n_ctx = o->n_ctx,
-                                  .n_seqs = o->n_seqs,
+                                  .n_seqs = o->n_seqs + o->n_kept,
                                   .n_rows = o->n_rows,
                                   .n_blocks = o->n_blocks,
                                   .n_vocab = pl_model_n_vocab(p),
@@ -121,9 +125,16 @@ pl_status pl_coordinator_new(pl_coordinator **out, pl_loop *loop, const pl_coord
     c->incarnation = pl_rng_u64(&c->rng);
     if ((s = describe_model(c, err)) != PL_OK) goto fail;
     if ((s = catalog_open(&c->catalog, model, err)) != PL_OK) goto fail;
-    if ((s = pl_sched_init(&c->sched, c->options.n_seqs, c->options.n_ctx, c->limits.n_vocab, c->options.queue_max,
-                           model->is_eog, model->user, err)) != PL_OK)
-        goto fail;
+    const pl_sched_options sched = {.n_seqs = c->options.n_seqs,
+                                    .n_kept = c->options.n_kept,
+                                    .n_ctx = c->options.n_ctx,
+                                    .n_vocab = c->limits.n_vocab,
+                                    .queue_max = c->options.queue_max,
+                                    .is_eog = model->is_eog,
+                                    .eog_user = model->user,
+                                    .guess = c->options.n_draft ? pl_guess_repeated : NULL,
+                                    .n_draft = c->options.n_draft};
+    if ((s = pl_sched_init(&c->sched, &sched, err)) != PL_OK) goto fail;
     *out = c;
     return PL_OK;
 fail:
@@ -230,6 +241,11 @@ pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *para
     *out = r;
     coordinator_soon(c);
     return PL_OK;
+}
+
+pl_request_stats pl_request_stats_of(const pl_request *r)
+{
+    return r->stats;
 }
 
 void pl_coordinator_cancel(pl_coordinator *c, pl_request *r)

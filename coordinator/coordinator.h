@@ -31,6 +31,8 @@ typedef struct pl_coordinator_options {
     uint64_t load_timeout_ns;   /* without progress; 0: 60 s */
     uint64_t unplaced_grace_ns; /* how long requests wait for a pipeline before they are told; 0: 10 s */
     uint64_t seed;              /* for requests that bring none; 0: from the system */
+    int32_t n_kept;             /* ended sequences kept for requests that begin like them; 0: n_seqs; -1: none */
+    int32_t n_draft;            /* guesses per step and request, at most PL_DRAFT_MAX; 0: no speculation */
 } pl_coordinator_options;
 
 /* The model: gguf, profile and hashes (one per tensor) are borrowed until the net is freed, as pieces of the file may
@@ -63,12 +65,22 @@ typedef struct pl_request_events {
     void (*end)(void *user, pl_finish why, const pl_error *err);
 } pl_request_events;
 
+#define PL_DRAFT_MAX 16 /* more is not accepted often enough to pay for its rows */
+
+/* What a request has had so far. */
+typedef struct pl_request_stats {
+    int32_t n_cached;   /* of its prompt's positions, those that it took over from another sequence */
+    int32_t n_drafted;  /* tokens that were guessed */
+    int32_t n_accepted; /* and those of them that the model then chose */
+} pl_request_stats;
+
 typedef struct pl_request_params {
     const char *id;        /* NULL: drawn */
     const int32_t *tokens; /* the prompt, copied; at least one */
     int32_t n_tokens;
     int32_t max_tokens; /* -1: until the context is full */
     bool ignore_eos;
+    bool no_cache; /* computes its whole prompt, whatever other sequences have of it */
     bool has_seed; /* else the coordinator draws sample.seed and records it */
     pl_sample_params sample;
 } pl_request_params;
@@ -78,6 +90,8 @@ typedef struct pl_request_params {
 PL_MUST_CHECK pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *params,
                                               const pl_request_events *events, void *user, pl_request **out,
                                               pl_error *err);
+/* In its callbacks. */
+pl_request_stats pl_request_stats_of(const pl_request *r);
 /* Ends it with PL_FINISH_CANCELLED. */
 void pl_coordinator_cancel(pl_coordinator *c, pl_request *r);
 

@@ -116,6 +116,7 @@ static pl_place_want want_of(const pl_coordinator *c)
     return (pl_place_want){.objective = (pl_objective)o->objective,
                            .n_ctx = o->n_ctx,
                            .n_seqs = o->n_seqs,
+                           .n_slots = c->sched.n_slots,
                            .credits = o->credits,
                            .kv_type = o->kv_type,
                            .n_blocks = o->n_blocks,
@@ -199,7 +200,7 @@ static pl_status send_load(pl_coordinator *c, int32_t i, pl_error *err)
     l.n_layer = (uint32_t)c->place_model.n_layer;
     l.n_blocks = (uint32_t)p->plan.n_blocks;
     l.n_ctx = (uint32_t)c->options.n_ctx;
-    l.n_seqs = (uint32_t)c->options.n_seqs;
+    l.n_seqs = (uint32_t)c->sched.n_slots;
     l.n_rows = (uint32_t)p->plan.n_rows;
     l.kv_type = (uint32_t)c->options.kv_type;
     l.wire_type = PL_TYPE_F32;
@@ -513,6 +514,8 @@ static pl_status send_frame(pl_coordinator *c, const pl_sched_frame *f, pl_error
         paceline__kv_op__init(&ops[i]);
         ops[i].kind = op->kind;
         ops[i].seq = op->seq;
+        ops[i].src = op->src;
+        ops[i].n_pos = op->n_pos;
         ops[i].blocks = (int32_t *)op->blocks;
         ops[i].n_blocks = (size_t)op->n_blocks;
         if (op->request) {

@@ -59,7 +59,7 @@ static pl_stage_shape shape_of(const problem *p, int32_t first, int32_t end, int
                             .layer_end = end,
                             .n_blocks = p->n_blocks,
                             .n_ctx = p->want->n_ctx,
-                            .n_seqs = p->want->n_seqs,
+                            .n_seqs = p->want->n_slots > 0 ? p->want->n_slots : p->want->n_seqs,
                             .n_rows = p->n_rows,
                             .n_threads = n_threads,
                             .kv_type = p->want->kv_type};

@@ -6,11 +6,14 @@
  *
  * Invariants
  *   - Every request is in exactly one list: open (WAITING or RUNNING, by age) or ended (until its end was told).
- *   - A block belongs to the free list or to one slot. A slot is FREE, USED by one RUNNING request, or CLOSING: its
- * CLOSE has not yet been put into a frame. Frames are in order, so blocks and number may be used again from that frame
- * on.
- *   - At most one row per request in flight asks for a sample that is still wanted: rows go out only for tokens that
- * are known.
+ *   - A block belongs to the free list or to one slot, or to several that begin with the same tokens; a shared one is
+ * full and never written. A slot is FREE, USED by one RUNNING request, KEPT: its request ended, its sequence is still
+ * there for others that begin like it, or CLOSING: its CLOSE has not yet been put into a frame. Frames are in order, so
+ * blocks and number may be used again from that frame on, and what was sent for one sequence can be forked in the next.
+ *   - A request has one frame in flight that asks for samples which are still wanted: the row of its last known token,
+ * and behind it rows of guessed ones. The first sample is always right; each next one is, when the token before it is
+ * the one that was guessed. What the stages hold of the others is cut off before the next rows. As samples are a
+ * function of the position and the tokens before it, guesses change how fast tokens come and never which.
  *   - The oldest running request never gives up blocks, and fits alone (checked when it came), so it always ends: no
  * deadlock.
  *
@@ -29,21 +32,39 @@ typedef struct pl_sched_shape {
     int32_t in_flight; /* frames without a result, at most */
 } pl_sched_shape;
 
-typedef enum { PL_SLOT_FREE, PL_SLOT_USED, PL_SLOT_CLOSING } pl_slot_state;
+/* Guesses what follows n_tokens tokens: at most max, 1 to PL_DRAFT_MAX, at out. Returns how many, or -1: none yet, ask
+ * again later. The request tells a source with a memory whose tokens they are. */
+typedef int32_t (*pl_sched_guess)(void *user, const pl_request *r, int32_t *out, int32_t max);
+
+typedef struct pl_sched_options {
+    int32_t n_seqs, n_kept, n_ctx, n_vocab, queue_max;
+    bool (*is_eog)(void *user, int32_t token);
+    void *eog_user;
+    pl_sched_guess guess; /* NULL: no speculation */
+    void *guess_user;
+    int32_t n_draft; /* guesses per step, at most PL_DRAFT_MAX */
+} pl_sched_options;
+
+typedef enum { PL_SLOT_FREE, PL_SLOT_USED, PL_SLOT_KEPT, PL_SLOT_CLOSING } pl_slot_state;
 
 typedef struct pl_sched_slot {
     pl_slot_state state;
-    bool opened; /* OPEN went into a frame of this epoch */
+    bool opened;  /* OPEN went into a frame of this epoch */
+    bool rewound; /* the stages have positions of wrong guesses: TRUNCATE goes before the next rows */
     pl_request *request;
     int32_t *blocks;
-    int32_t n_blocks, n_told; /* told: EXTEND went into a frame */
+    int32_t n_blocks, n_told; /* told: EXTEND or FORK went into a frame */
+    int32_t *tokens;          /* KEPT: of its n_tokens positions; owned */
+    int32_t n_tokens;
+    uint64_t kept; /* when, in the order of s->served */
 } pl_sched_slot;
 
 typedef struct pl_sched_op {
-    Paceline__KvOp__Kind kind; /* OPEN, EXTEND or CLOSE */
+    Paceline__KvOp__Kind kind;
     int32_t seq;
+    int32_t src, n_pos;        /* FORK: from src; FORK, TRUNCATE: positions */
     const pl_request *request; /* OPEN */
-    const int32_t *blocks;     /* EXTEND */
+    const int32_t *blocks;     /* EXTEND; FORK: for the copy of a page that is not full */
     int32_t n_blocks;
 } pl_sched_op;
 
@@ -60,7 +81,9 @@ typedef struct pl_sched_frame {
 
 typedef struct pl_sched_sample {
     pl_request *request; /* NULL: it ended meanwhile */
+    uint64_t run;        /* request->run of then */
     int32_t seq, pos;
+    int32_t guess; /* the token at pos - 1 was guessed to be this; -1: it was known */
 } pl_sched_sample;
 
 typedef struct pl_sched_sent {
@@ -70,9 +93,8 @@ typedef struct pl_sched_sent {
 } pl_sched_sent;
 
 typedef struct pl_scheduler {
-    int32_t n_seqs, n_ctx, queue_max, n_vocab;
-    bool (*is_eog)(void *user, int32_t token);
-    void *eog_user;
+    pl_sched_options o;
+    int32_t n_slots; /* n_seqs + n_kept: the sequences that stages may have open */
 
     pl_request *first, *last, *ended_first, *ended_last;
     int32_t n_open, n_waiting, n_running;
@@ -82,21 +104,19 @@ typedef struct pl_scheduler {
     pl_sched_shape shape;
     pl_blocks blocks;
     pl_sched_slot *slots;
-    int32_t *block_lists; /* [n_seqs][blocks of n_ctx] */
-    int32_t n_closing;
+    int32_t *block_lists; /* [n_slots][blocks of n_ctx] */
+    int32_t n_closing, n_kept;
     pl_sched_frame frame;
     pl_sched_sent *sent; /* ring of shape.in_flight */
     int32_t sent_first, n_sent;
-    pl_sched_sample *samples; /* [in_flight][n_seqs] */
+    pl_sched_sample *samples; /* [in_flight][n_rows] */
     pl_request **picked;      /* [n_seqs] */
-    uint64_t next_frame;
+    uint64_t next_frame, next_run;
 
-    uint64_t n_emitted, n_prefilled, n_preempted, n_ended[4];
+    uint64_t n_emitted, n_prefilled, n_cached, n_drafted, n_accepted, n_preempted, n_ended[4];
 } pl_scheduler;
 
-PL_MUST_CHECK pl_status pl_sched_init(pl_scheduler *s, int32_t n_seqs, int32_t n_ctx, int32_t n_vocab,
-                                      int32_t queue_max, bool (*is_eog)(void *user, int32_t token), void *eog_user,
-                                      pl_error *err);
+PL_MUST_CHECK pl_status pl_sched_init(pl_scheduler *s, const pl_sched_options *options, pl_error *err);
 void pl_sched_fini(pl_scheduler *s); /* open requests end as cancelled, and are told */
 
 /* A pipeline is there: open requests are (re)played over it. Those that can never fit it end with PL_ERR_BUDGET. */

@@ -9,8 +9,9 @@
 pl_status pl_blocks_init(pl_blocks *b, int32_t n, pl_error *err)
 {
     *b = (pl_blocks){0};
-    b->free_ids = pl_calloc((size_t)n + 1, sizeof *b->free_ids);
+    b->free_ids = pl_calloc((size_t)n * 2 + 1, sizeof *b->free_ids);
     if (!b->free_ids) return pl_fail(err, PL_ERR_NO_MEMORY, "list of %d KV blocks", n);
+    b->owners = b->free_ids + n;
     /* Low ids go out first, so that a small load touches few pages. */
     for (int32_t i = 0; i < n; i++) b->free_ids[i] = n - 1 - i;
     b->n = b->n_free = n;
@@ -26,14 +27,27 @@ void pl_blocks_fini(pl_blocks *b)
 bool pl_blocks_take(pl_blocks *b, int32_t *out, int32_t n)
 {
     if (n > b->n_free) return false;
-    for (int32_t i = 0; i < n; i++) out[i] = b->free_ids[--b->n_free];
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = b->free_ids[--b->n_free];
+        b->owners[out[i]] = 1;
+    }
     return true;
+}
+
+void pl_blocks_share(pl_blocks *b, const int32_t *ids, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        PL_ASSERT(b->owners[ids[i]] > 0);
+        b->owners[ids[i]]++;
+    }
 }
 
 void pl_blocks_give(pl_blocks *b, const int32_t *ids, int32_t n)
 {
-    PL_ASSERT(n <= b->n - b->n_free);
-    for (int32_t i = n; i-- > 0;) b->free_ids[b->n_free++] = ids[i];
+    for (int32_t i = n; i-- > 0;) {
+        PL_ASSERT(b->owners[ids[i]] > 0);
+        if (--b->owners[ids[i]] == 0) b->free_ids[b->n_free++] = ids[i];
+    }
 }
 
 static pl_status check_id(const char *id, pl_error *err)
@@ -105,6 +119,7 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     r->n_prompt = r->n_tokens = p->n_tokens;
     r->max_tokens = want;
     r->ignore_eos = p->ignore_eos;
+    r->no_cache = p->no_cache;
     r->slot = -1;
     if (p->id)
         memcpy(r->id, p->id, strlen(p->id));

@@ -12,15 +12,18 @@
 #include "proto/paceline.pb-c.h"
 
 /* Hands out the ids 0..n-1 of KV blocks; the one that came back last goes out first, as its pages are likely to be
- * warm. */
+ * warm. A block that sequences with a common prefix share has several owners, and is free when the last one gives it
+ * back. */
 typedef struct pl_blocks {
-    int32_t *free_ids;
+    int32_t *free_ids, *owners;
     int32_t n_free, n;
 } pl_blocks;
 PL_MUST_CHECK pl_status pl_blocks_init(pl_blocks *b, int32_t n, pl_error *err);
 void pl_blocks_fini(pl_blocks *b); /* all zero is valid, and empty */
 /* Appends n ids at out; false, and nothing taken, when there are not so many. */
 PL_MUST_CHECK bool pl_blocks_take(pl_blocks *b, int32_t *out, int32_t n);
+/* One more owner for each of ids, which have one. */
+void pl_blocks_share(pl_blocks *b, const int32_t *ids, int32_t n);
 void pl_blocks_give(pl_blocks *b, const int32_t *ids, int32_t n);
 /* Blocks for so many positions. */
 static inline int32_t pl_blocks_for(int32_t n_pos)
@@ -46,15 +49,20 @@ struct pl_request {
     uint8_t sample_state[PL_SAMPLE_STATE_MAX]; /* with the last token */
     uint32_t n_sample_state;
     int32_t max_tokens; /* as resolved: never beyond the context */
-    bool ignore_eos;
+    bool ignore_eos, no_cache;
     int32_t *tokens; /* prompt, then what was emitted */
     int32_t n_prompt, n_tokens, tokens_cap;
     uint64_t submitted_ns;
     uint32_t n_replays;
+    pl_request_stats stats;
 
     /* Of this epoch. */
-    int32_t slot;    /* RUNNING: the sequence's number */
-    int32_t n_sent;  /* tokens whose rows went into frames */
+    int32_t slot;      /* RUNNING: the sequence's number */
+    uint64_t run;      /* which time it was let in: tells what is in flight from before a preemption */
+    int32_t n_sent;    /* tokens whose rows went into frames, or whose rows another sequence had */
+    int32_t n_draft;   /* rows behind them that are in flight, with guessed tokens */
+    int32_t draft_len; /* how many guesses its next frame may have */
+    int32_t guesses[PL_DRAFT_MAX], n_guess, guessed_at; /* guessed_at: n_tokens when they were made */
     uint64_t served; /* when rows were last taken, in frames; when it became ready, for decoding */
 
     pl_finish finish; /* ENDED */
@@ -65,9 +73,10 @@ static inline int32_t pl_request_emitted(const pl_request *r)
 {
     return r->n_tokens - r->n_prompt;
 }
+/* Tokens whose rows can go out. None while guesses are in flight: which of them hold decides what comes next. */
 static inline int32_t pl_request_pending(const pl_request *r)
 {
-    return r->n_tokens - r->n_sent;
+    return r->n_draft ? 0 : r->n_tokens - r->n_sent;
 }
 
 /* Checks params and makes the record; n_ctx is the longest sequence and n_vocab bounds the tokens. rng: for what the

@@ -179,10 +179,14 @@ static pl_json *request_status(const pl_coordinator *c)
     pl_json_set(v, "open", pl_json_int(s->n_open));
     pl_json_set(v, "running", pl_json_int(s->n_running));
     pl_json_set(v, "waiting", pl_json_int(s->n_waiting));
-    pl_json_set(v, "slots", pl_json_int(s->n_seqs));
+    pl_json_set(v, "slots", pl_json_int(s->o.n_seqs));
+    pl_json_set(v, "kept", pl_json_int(s->n_kept));
     pl_json_set(v, "free_blocks", pl_json_int(s->up ? s->blocks.n_free : 0));
     pl_json_set(v, "preempted", number(s->n_preempted));
     pl_json_set(v, "prompt_tokens", number(s->n_prefilled));
+    pl_json_set(v, "cached_tokens", number(s->n_cached));
+    pl_json_set(v, "drafted_tokens", number(s->n_drafted));
+    pl_json_set(v, "accepted_tokens", number(s->n_accepted));
     pl_json_set(v, "generated_tokens", number(s->n_emitted));
     pl_json *ended = pl_json_object();
     pl_json_set(ended, "stop", number(s->n_ended[PL_FINISH_STOP]));

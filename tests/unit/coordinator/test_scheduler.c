@@ -1,5 +1,6 @@
 /* The scheduler over a pipeline that checks every frame as a stage would, and computes each token from all tokens
  * before it. */
+#include "coordinator/guess.h"
 #include "coordinator/scheduler.h"
 
 #include "engine/base/rng.h"
@@ -7,7 +8,17 @@
 #include <check.h>
 #include <stdlib.h>
 
-enum { VOCAB = 97, EOG = 0, SEQS_MAX = 8, CTX_MAX = 512, BLOCKS_MAX = 128, FLIGHT_MAX = 16, REQUESTS_MAX = 64 };
+enum {
+    VOCAB = 97,
+    EOG = 0,
+    SEQS_MAX = 8,
+    SLOTS_MAX = 2 * SEQS_MAX,
+    CTX_MAX = 512,
+    BLOCKS_MAX = 128,
+    FLIGHT_MAX = 16,
+    ROWS_MAX = 512,
+    REQUESTS_MAX = 64
+};
 
 /* --- A model: the next token is a hash of the tokens before. --- */
 
@@ -30,16 +41,16 @@ static bool is_eog(void *user, int32_t token)
 typedef struct fake_seq {
     bool open;
     uint64_t seed;
-    int32_t tokens[CTX_MAX];
-    int32_t n, known; /* rows computed; tokens told by OPEN */
+    int32_t told[CTX_MAX], known; /* tokens told by OPEN */
+    int32_t n;                    /* rows computed: their tokens are in the pages, as the cache has them */
     int32_t blocks[BLOCKS_MAX], n_blocks;
 } fake_seq;
 
 typedef struct flight {
     uint64_t id;
     int32_t n;
-    int32_t seq[SEQS_MAX], pos[SEQS_MAX];
-    pl_sampled tokens[SEQS_MAX];
+    int32_t seq[ROWS_MAX], pos[ROWS_MAX];
+    pl_sampled tokens[ROWS_MAX];
 } flight;
 
 typedef struct client {
@@ -57,10 +68,12 @@ typedef struct world {
     pl_scheduler s;
     pl_rng rng;
     uint64_t seed;
-    int32_t n_seqs, n_ctx;
+    int32_t n_seqs, n_slots, n_ctx;
     pl_sched_shape shape;
-    fake_seq seqs[SEQS_MAX];
-    int32_t owner[BLOCKS_MAX];
+    fake_seq seqs[SLOTS_MAX];
+    int32_t owners[BLOCKS_MAX], pages[BLOCKS_MAX][PL_KV_PAGE];
+    bool guesses;
+    pl_rng guess_rng;
     uint64_t next_id;
     flight flights[FLIGHT_MAX];
     int32_t n_flights;
@@ -88,15 +101,35 @@ static void on_end(void *user, pl_finish why, const pl_error *err)
 
 static void stages_forget(world *w)
 {
-    for (int32_t i = 0; i < SEQS_MAX; i++) w->seqs[i] = (fake_seq){0};
-    for (int32_t i = 0; i < BLOCKS_MAX; i++) w->owner[i] = -1;
+    memset(w->seqs, 0, sizeof w->seqs);
+    memset(w->owners, 0, sizeof w->owners);
     w->n_flights = 0;
     w->next_id = 1;
 }
 
+static void take_block(world *w, fake_seq *q, int32_t b)
+{
+    ck_assert(b >= 0 && b < w->shape.n_blocks);
+    ck_assert_msg(w->owners[b] == 0, "seed %llu: block %d is given, and %d have it", (unsigned long long)w->seed, b,
+                  w->owners[b]);
+    w->owners[b] = 1;
+    q->blocks[q->n_blocks++] = b;
+}
+
+static void drop_blocks(world *w, fake_seq *q, int32_t n_left)
+{
+    while (q->n_blocks > n_left) w->owners[q->blocks[--q->n_blocks]]--;
+}
+
+static int32_t read_tokens(const world *w, const fake_seq *q, int32_t *out)
+{
+    for (int32_t i = 0; i < q->n; i++) out[i] = w->pages[q->blocks[i / PL_KV_PAGE]][i % PL_KV_PAGE];
+    return q->n;
+}
+
 static void run_op(world *w, const pl_sched_op *op)
 {
-    ck_assert(op->seq >= 0 && op->seq < w->n_seqs);
+    ck_assert(op->seq >= 0 && op->seq < w->n_slots);
     fake_seq *q = &w->seqs[op->seq];
     switch (op->kind) {
     case PACELINE__KV_OP__KIND__OPEN: {
@@ -107,24 +140,38 @@ static void run_op(world *w, const pl_sched_op *op)
         pl_request_record(op->request, &record, &params);
         q->seed = record.seed;
         q->known = (int32_t)(record.n_prompt + record.n_emitted);
-        memcpy(q->tokens, record.prompt, record.n_prompt * sizeof(int32_t));
-        memcpy(q->tokens + record.n_prompt, record.emitted, record.n_emitted * sizeof(int32_t));
+        memcpy(q->told, record.prompt, record.n_prompt * sizeof(int32_t));
+        memcpy(q->told + record.n_prompt, record.emitted, record.n_emitted * sizeof(int32_t));
         break;
     }
     case PACELINE__KV_OP__KIND__EXTEND:
         ck_assert(q->open);
-        for (int32_t i = 0; i < op->n_blocks; i++) {
-            int32_t b = op->blocks[i];
-            ck_assert(b >= 0 && b < w->shape.n_blocks);
-            ck_assert_msg(w->owner[b] < 0, "seed %llu: block %d is given to sequence %d and %d has it",
-                          (unsigned long long)w->seed, b, op->seq, w->owner[b]);
-            w->owner[b] = op->seq;
-            q->blocks[q->n_blocks++] = b;
+        for (int32_t i = 0; i < op->n_blocks; i++) take_block(w, q, op->blocks[i]);
+        break;
+    case PACELINE__KV_OP__KIND__FORK: {
+        const fake_seq *from = &w->seqs[op->src];
+        ck_assert(q->open && from->open && q->n_blocks == 0);
+        ck_assert_int_le(op->n_pos, from->n);
+        ck_assert_int_eq(op->n_blocks, op->n_pos % PL_KV_PAGE != 0);
+        for (int32_t i = 0; i < op->n_pos / PL_KV_PAGE; i++) {
+            q->blocks[q->n_blocks++] = from->blocks[i];
+            w->owners[from->blocks[i]]++;
         }
+        if (op->n_blocks) {
+            take_block(w, q, op->blocks[0]);
+            memcpy(w->pages[op->blocks[0]], w->pages[from->blocks[op->n_pos / PL_KV_PAGE]], sizeof w->pages[0]);
+        }
+        q->n = op->n_pos;
+        break;
+    }
+    case PACELINE__KV_OP__KIND__TRUNCATE:
+        ck_assert(q->open && op->n_pos <= q->n);
+        q->n = op->n_pos;
+        drop_blocks(w, q, pl_blocks_for(op->n_pos));
         break;
     case PACELINE__KV_OP__KIND__CLOSE:
         ck_assert(q->open);
-        for (int32_t i = 0; i < q->n_blocks; i++) w->owner[q->blocks[i]] = -1;
+        drop_blocks(w, q, 0);
         *q = (fake_seq){0};
         break;
     default: ck_abort_msg("operation %d", (int)op->kind);
@@ -147,14 +194,17 @@ static bool send_one(world *w)
         ck_assert(q->open);
         ck_assert_int_eq(f->pos[i], q->n);
         ck_assert_int_lt(q->n, q->n_blocks * PL_KV_PAGE);
-        if (q->n < q->known) ck_assert_int_eq(q->tokens[q->n], f->token[i]);
-        q->tokens[q->n++] = f->token[i];
+        if (q->n < q->known) ck_assert_int_eq(q->told[q->n], f->token[i]);
+        int32_t block = q->blocks[q->n / PL_KV_PAGE], tokens[CTX_MAX];
+        ck_assert_msg(w->owners[block] == 1, "seed %llu: a row in a block that %d have", (unsigned long long)w->seed,
+                      w->owners[block]);
+        w->pages[block][q->n++ % PL_KV_PAGE] = f->token[i];
         if (k < f->n_logits && f->logits[k] == (uint32_t)i) {
             k++;
             decoding++;
             fl->seq[fl->n] = f->seq[i];
             fl->pos[fl->n] = f->pos[i] + 1;
-            fl->tokens[fl->n++] = (pl_sampled){.token = next_token(q->tokens, q->n, q->seed)};
+            fl->tokens[fl->n++] = (pl_sampled){.token = next_token(tokens, read_tokens(w, q, tokens), q->seed)};
         }
     }
     ck_assert_int_eq(fl->n, f->n_logits);
@@ -183,6 +233,13 @@ static client *submit(world *w, int32_t n_prompt, int32_t max_tokens)
                   .seed = pl_rng_u64(&w->rng),
                   .ignore_eos = pl_rng_below(&w->rng, 2)};
     for (int32_t i = 0; i < n_prompt; i++) c->prompt[i] = 1 + (int32_t)pl_rng_below(&w->rng, VOCAB - 1);
+    /* Many begin as another did, or go on where it is. */
+    const client *like = w->n_clients ? &w->clients[pl_rng_below(&w->rng, (uint64_t)w->n_clients)] : NULL;
+    if (like && pl_rng_below(&w->rng, 2)) {
+        int32_t all = like->n_prompt + like->n_got, n = (int32_t)pl_rng_below(&w->rng, (uint64_t)all + 1);
+        for (int32_t i = 0; i < n && i < n_prompt; i++)
+            c->prompt[i] = i < like->n_prompt ? like->prompt[i] : like->got[i - like->n_prompt];
+    }
     pl_request_params p = {.tokens = c->prompt,
                            .n_tokens = n_prompt,
                            .max_tokens = max_tokens,
@@ -204,14 +261,53 @@ static client *submit(world *w, int32_t n_prompt, int32_t max_tokens)
     return c;
 }
 
-static void world_init(world *w, uint64_t seed, int32_t n_seqs, int32_t n_ctx, pl_sched_shape shape)
+/* Right for a while, then wrong; nothing; later; and now and then outside of the vocabulary. */
+static int32_t guess(void *user, const pl_request *q, int32_t *out, int32_t max)
 {
-    *w = (world){.seed = seed, .n_seqs = n_seqs, .n_ctx = n_ctx, .shape = shape};
+    world *w = user;
+    int32_t tokens[2 * CTX_MAX], n = q->n_tokens;
+    if (!w->guesses || pl_rng_below(&w->guess_rng, 4) == 0) return 0;
+    if (pl_rng_below(&w->guess_rng, 4) == 0) return -1;
+    memcpy(tokens, q->tokens, sizeof *tokens * (size_t)n);
+    int32_t right = (int32_t)pl_rng_below(&w->guess_rng, (uint64_t)max + 1);
+    for (int32_t i = 0; i < max; i++, n++) {
+        tokens[n] = next_token(tokens, n, q->sample.seed);
+        if (i >= right) tokens[n] = (int32_t)pl_rng_below(&w->guess_rng, VOCAB);
+        if (pl_rng_below(&w->guess_rng, 50) == 0) tokens[n] = VOCAB;
+        out[i] = tokens[n];
+    }
+    return max;
+}
+
+static void world_init_with(world *w, uint64_t seed, int32_t n_seqs, int32_t n_kept, int32_t n_draft, int32_t n_ctx,
+                            pl_sched_shape shape)
+{
+    *w = (world){.seed = seed,
+                 .n_seqs = n_seqs,
+                 .n_slots = n_seqs + n_kept,
+                 .n_ctx = n_ctx,
+                 .shape = shape,
+                 .guesses = n_draft > 0};
     pl_rng_seed(&w->rng, seed);
+    pl_rng_seed(&w->guess_rng, seed);
     stages_forget(w);
     pl_error err = {0};
-    ck_assert_int_eq(pl_sched_init(&w->s, n_seqs, n_ctx, VOCAB, REQUESTS_MAX, is_eog, NULL, &err), PL_OK);
+    pl_sched_options o = {.n_seqs = n_seqs,
+                          .n_kept = n_kept,
+                          .n_ctx = n_ctx,
+                          .n_vocab = VOCAB,
+                          .queue_max = REQUESTS_MAX,
+                          .is_eog = is_eog,
+                          .guess = guess,
+                          .guess_user = w,
+                          .n_draft = n_draft};
+    ck_assert_int_eq(pl_sched_init(&w->s, &o, &err), PL_OK);
     ck_assert_int_eq(pl_sched_up(&w->s, &w->shape, &err), PL_OK);
+}
+
+static void world_init(world *w, uint64_t seed, int32_t n_seqs, int32_t n_ctx, pl_sched_shape shape)
+{
+    world_init_with(w, seed, n_seqs, 0, 0, n_ctx, shape);
 }
 
 /* Whether what a client got is what an undisturbed run gives: all of it, or with prefix a beginning. */
@@ -259,7 +355,9 @@ START_TEST(any_disturbance_leaves_the_tokens_alone)
         pl_rng_seed(&r, seed ^ 0x5eed);
         int32_t n_seqs = 1 + (int32_t)pl_rng_below(&r, SEQS_MAX), n_ctx = 40 + (int32_t)pl_rng_below(&r, 200);
         world *w = malloc(sizeof *w);
-        world_init(w, seed, n_seqs, n_ctx, random_shape(&r, n_ctx));
+        int32_t n_kept = (int32_t)pl_rng_below(&r, 3) * (n_seqs + 1) / 2;
+        int32_t n_draft = (int32_t)pl_rng_below(&r, 2) * (1 + (int32_t)pl_rng_below(&r, PL_DRAFT_MAX));
+        world_init_with(w, seed, n_seqs, n_kept, n_draft, n_ctx, random_shape(&r, n_ctx));
         pl_error err = {0};
         bool up = true;
         for (int step = 0; step < 3000; step++) {
@@ -296,7 +394,9 @@ START_TEST(any_disturbance_leaves_the_tokens_alone)
         /* Everything ends, in a bounded number of frames. */
         for (int step = 0; w->s.n_open || w->n_flights || w->s.n_closing; step++) {
             ck_assert_msg(step < 200000, "seed %llu: %d requests never end", (unsigned long long)seed, w->s.n_open);
+            w->guesses = w->guesses && step < 100000;
             while (send_one(w)) {}
+            if (!w->n_flights && w->guesses) continue; /* a guess is waited for */
             ck_assert_msg(w->n_flights, "seed %llu: nothing in flight and %d open", (unsigned long long)seed,
                           w->s.n_open);
             answer_one(w);
@@ -305,7 +405,7 @@ START_TEST(any_disturbance_leaves_the_tokens_alone)
             ck_assert(w->clients[i].ended);
             check_client(w, &w->clients[i], w->clients[i].cancelled && w->clients[i].why == PL_FINISH_CANCELLED);
         }
-        ck_assert_int_eq(w->s.blocks.n_free, w->shape.n_blocks);
+        if (!n_kept) ck_assert_int_eq(w->s.blocks.n_free, w->shape.n_blocks);
         pl_sched_fini(&w->s);
         free(w);
     }
@@ -582,7 +682,7 @@ START_TEST(the_queue_has_an_end)
 {
     world *w = malloc(sizeof *w);
     world_init(w, 8, 1, 256, (pl_sched_shape){.n_blocks = 20, .n_rows = 64, .groups = 1, .in_flight = 2});
-    w->s.queue_max = 3;
+    w->s.o.queue_max = 3;
     for (int i = 0; i < 3; i++) ck_assert_ptr_nonnull(submit(w, 4, 8));
     ck_assert_ptr_null(submit(w, 4, 8));
     ck_assert(send_one(w)); /* one of them runs now */
@@ -617,6 +717,127 @@ START_TEST(blocks_are_handed_out_once)
 }
 END_TEST
 
+/* Runs all that is open to its end; returns the rows that were computed. */
+static int32_t finish(world *w)
+{
+    int32_t rows = 0;
+    while (w->s.n_open) {
+        const int32_t before = w->n_flights;
+        while (send_one(w)) rows += w->s.frame.n_rows;
+        ck_assert(w->n_flights > 0 || before > 0);
+        answer_one(w);
+    }
+    return rows;
+}
+
+/* A client that goes on with n tokens of what like said and was told. */
+static client *submit_like(world *w, const client *like, int32_t n, int32_t n_prompt)
+{
+    client *c = submit(w, n_prompt, 4);
+    for (int32_t i = 0; i < n_prompt; i++) {
+        int32_t t = i < like->n_prompt ? like->prompt[i] : like->got[i - like->n_prompt];
+        c->prompt[i] = i < n ? t : (t + 1) % VOCAB;
+        c->request->tokens[i] = c->prompt[i];
+    }
+    return c;
+}
+
+START_TEST(what_another_sequence_has_is_not_computed_again)
+{
+    world *w = malloc(sizeof *w);
+    world_init_with(w, 11, 2, 2, 0, 256, (pl_sched_shape){.n_blocks = 30, .n_rows = 256, .groups = 1, .in_flight = 2});
+    client *first = submit(w, 100, 20);
+    first->request->ignore_eos = first->ignore_eos = true;
+    ck_assert_int_eq(finish(w), 119); /* all but the last token */
+    check_client(w, first, false);
+
+    /* A conversation goes on: 119 positions are there, of an ended sequence. */
+    client *second = submit_like(w, first, 120, 130);
+    pl_request_stats stats = {0};
+    const pl_request *r = second->request;
+    ck_assert(send_one(w));
+    stats = pl_request_stats_of(r);
+    ck_assert_int_eq(stats.n_cached, 119);
+    ck_assert_int_eq(w->s.frame.n_rows, 11);
+    finish(w);
+    check_client(w, second, false);
+
+    /* And another way: the sequences part in the middle of a page, of one that runs. */
+    client *third = submit(w, 60, 30), *fourth;
+    third->request->ignore_eos = third->ignore_eos = true;
+    while (third->n_got < 2) {
+        send_one(w);
+        answer_one(w);
+    }
+    fourth = submit_like(w, third, 50, 61);
+    r = fourth->request;
+    while (send_one(w)) {}
+    ck_assert_int_eq(pl_request_stats_of(r).n_cached, 50);
+    finish(w);
+    check_client(w, third, false);
+    check_client(w, fourth, false);
+    ck_assert_int_eq(w->s.n_kept, 2);
+
+    /* Kept sequences are in nobody's way. */
+    for (int i = 0; i < 2; i++) submit(w, 250, 200)->request->ignore_eos = w->clients[w->n_clients - 1].ignore_eos = true;
+    finish(w);
+    ck_assert_uint_eq(w->s.n_preempted, 0);
+    for (int32_t i = 0; i < w->n_clients; i++) check_client(w, &w->clients[i], false);
+    pl_sched_fini(&w->s);
+    free(w);
+}
+END_TEST
+
+static int32_t guess_rightly(void *user, const pl_request *q, int32_t *out, int32_t max)
+{
+    (void)user;
+    int32_t tokens[2 * CTX_MAX], n = q->n_tokens;
+    memcpy(tokens, q->tokens, sizeof *tokens * (size_t)n);
+    for (int32_t i = 0; i < max; i++, n++) out[i] = tokens[n] = next_token(tokens, n, q->sample.seed);
+    return max;
+}
+
+START_TEST(right_guesses_make_fewer_steps_and_the_same_tokens)
+{
+    world *w = malloc(sizeof *w);
+    world_init_with(w, 12, 1, 0, 8, 256, (pl_sched_shape){.n_blocks = 30, .n_rows = 64, .groups = 1, .in_flight = 2});
+    w->s.o.guess = guess_rightly;
+    client *c = submit(w, 10, 100);
+    c->request->ignore_eos = c->ignore_eos = true;
+    const pl_request *r = c->request;
+    pl_request_stats stats = {0};
+    int32_t steps = 0;
+    for (; w->s.n_open; steps++) {
+        ck_assert(send_one(w));
+        stats = pl_request_stats_of(r);
+        answer_one(w);
+    }
+    check_client(w, c, false);
+    ck_assert_int_le(steps, 2 + 100 / 8);
+    ck_assert_int_ge(stats.n_accepted, 75);
+    pl_sched_fini(&w->s);
+    free(w);
+}
+END_TEST
+
+START_TEST(text_that_repeats_itself_is_guessed)
+{
+    int32_t tokens[] = {1, 2, 3, 4, 5, 6, 9, 2, 3, 4}, out[5];
+    pl_request r = {.tokens = tokens, .n_tokens = 10};
+    ck_assert_int_eq(pl_guess_repeated(NULL, &r, out, 5), 5);
+    const int32_t expected[] = {5, 6, 9, 2, 3};
+    for (int i = 0; i < 5; i++) ck_assert_int_eq(out[i], expected[i]);
+    r.n_tokens = 7; /* nothing was said twice */
+    ck_assert_int_eq(pl_guess_repeated(NULL, &r, out, 5), 0);
+    int32_t again[] = {7, 7, 7, 7}; /* what follows the end is what was guessed */
+    r = (pl_request){.tokens = again, .n_tokens = 4};
+    ck_assert_int_eq(pl_guess_repeated(NULL, &r, out, 5), 5);
+    for (int i = 0; i < 5; i++) ck_assert_int_eq(out[i], 7);
+    r.n_tokens = 1;
+    ck_assert_int_eq(pl_guess_repeated(NULL, &r, out, 5), 0);
+}
+END_TEST
+
 Suite *scheduler_suite(void);
 Suite *scheduler_suite(void)
 {
@@ -637,6 +858,9 @@ Suite *scheduler_suite(void)
     tcase_add_test(t, a_result_that_was_not_asked_for_is_refused);
     tcase_add_test(t, the_queue_has_an_end);
     tcase_add_test(t, blocks_are_handed_out_once);
+    tcase_add_test(t, what_another_sequence_has_is_not_computed_again);
+    tcase_add_test(t, right_guesses_make_fewer_steps_and_the_same_tokens);
+    tcase_add_test(t, text_that_repeats_itself_is_guessed);
     suite_add_tcase(s, t);
     return s;
 }
