@@ -132,7 +132,8 @@ pl_status pl_coordinator_new(pl_coordinator **out, pl_loop *loop, const pl_coord
                                     .queue_max = c->options.queue_max,
                                     .is_eog = model->is_eog,
                                     .eog_user = model->user,
-                                    .guess = c->options.n_draft ? pl_guess_repeated : NULL,
+                                    .guess = c->options.guess ? c->options.guess : pl_guess_repeated,
+                                    .guess_user = c->options.guess_user,
                                     .n_draft = c->options.n_draft};
     if ((s = pl_sched_init(&c->sched, &sched, err)) != PL_OK) goto fail;
     *out = c;
@@ -241,6 +242,17 @@ pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *para
     *out = r;
     coordinator_soon(c);
     return PL_OK;
+}
+
+void pl_coordinator_guessed(pl_coordinator *c)
+{
+    coordinator_soon(c);
+}
+
+const int32_t *pl_request_tokens(const pl_request *r, int32_t *n)
+{
+    *n = r->n_tokens;
+    return r->tokens;
 }
 
 pl_request_stats pl_request_stats_of(const pl_request *r)

@@ -13,6 +13,13 @@
 
 typedef struct pl_coordinator pl_coordinator;
 
+#define PL_DRAFT_MAX 16 /* more is not accepted often enough to pay for its rows */
+
+typedef struct pl_request pl_request;
+/* Guesses what r says next: at most max, 1 to PL_DRAFT_MAX, tokens at out. Returns how many, or -1: none yet; it is
+ * asked again soon after pl_coordinator_guessed. */
+typedef int32_t (*pl_guess)(void *user, const pl_request *r, int32_t *out, int32_t max);
+
 typedef struct pl_coordinator_options {
     int32_t n_seqs;   /* requests served at once (slots), llama.cpp's --parallel; 0: 4 */
     int32_t n_ctx;    /* longest sequence in tokens; 0: the model's, at most 4096 */
@@ -33,6 +40,8 @@ typedef struct pl_coordinator_options {
     uint64_t seed;              /* for requests that bring none; 0: from the system */
     int32_t n_kept;             /* ended sequences kept for requests that begin like them; 0: n_seqs; -1: none */
     int32_t n_draft;            /* guesses per step and request, at most PL_DRAFT_MAX; 0: no speculation */
+    pl_guess guess;             /* who makes them; NULL: pl_guess_repeated in coordinator/guess.h */
+    void *guess_user;
 } pl_coordinator_options;
 
 /* The model: gguf, profile and hashes (one per tensor) are borrowed until the net is freed, as pieces of the file may
@@ -55,7 +64,6 @@ PL_MUST_CHECK pl_status pl_coordinator_add_node(pl_coordinator *c, const char *a
                                                 pl_error *err);
 void pl_coordinator_free(pl_coordinator *c); /* open requests end with PL_ERR_CANCELLED */
 
-typedef struct pl_request pl_request;
 typedef enum { PL_FINISH_STOP, PL_FINISH_LENGTH, PL_FINISH_CANCELLED, PL_FINISH_ERROR } pl_finish;
 typedef struct pl_request_events {
     /* A token was emitted (not for the end-of-generation token). */
@@ -64,8 +72,6 @@ typedef struct pl_request_events {
      * Called once for each that was submitted. */
     void (*end)(void *user, pl_finish why, const pl_error *err);
 } pl_request_events;
-
-#define PL_DRAFT_MAX 16 /* more is not accepted often enough to pay for its rows */
 
 /* What a request has had so far. */
 typedef struct pl_request_stats {
@@ -90,6 +96,10 @@ typedef struct pl_request_params {
 PL_MUST_CHECK pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *params,
                                               const pl_request_events *events, void *user, pl_request **out,
                                               pl_error *err);
+/* A guess may be there that was not when it was asked for. */
+void pl_coordinator_guessed(pl_coordinator *c);
+/* Prompt and answer so far; valid until the loop runs on. */
+const int32_t *pl_request_tokens(const pl_request *r, int32_t *n);
 /* In its callbacks. */
 pl_request_stats pl_request_stats_of(const pl_request *r);
 /* Ends it with PL_FINISH_CANCELLED. */

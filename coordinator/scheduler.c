@@ -6,11 +6,11 @@
 #include <string.h>
 
 #define CHUNK_SHARE                                                                                                    \
-    4                /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame   \
-                      */
-#define KEEP_MIN PL_KV_PAGE /* positions from which a common beginning is worth a fork, and a sequence a slot */
-#define DRAFT_START 4       /* guesses of a request's first try; then as many as were right, and one more */
-#define CHUNK_MIN 32 /* but not less than this, or prompts crawl */
+    4 /* of the rows of a frame, for prompts while others decode: they wait little for a longer frame                  \
+       */
+#define KEEP_MIN    PL_KV_PAGE /* positions from which a common beginning is worth a fork, and a sequence a slot */
+#define DRAFT_START 4          /* guesses of a request's first try; then as many as were right, and one more */
+#define CHUNK_MIN   32         /* but not less than this, or prompts crawl */
 #define CHUNK_STAGE                                                                                                    \
     64 /* rows from which a stage computes more than it reads: a shorter chunk costs as much as this                   \
         */
@@ -539,7 +539,9 @@ static void add_guesses(pl_scheduler *s, pl_request *r, int32_t n)
 /* Asks for guesses of what follows r's tokens, once for each length. False: they are not there yet. */
 static bool guessed(pl_scheduler *s, pl_request *r)
 {
-    if (!s->o.guess || r->guessed_at == r->n_tokens) return true;
+    /* Mirostat's state and a grammar's go on with every token that is drawn, the wrong ones as well. */
+    if (!s->o.n_draft || r->sample.mirostat || r->sample.grammar.size) return true;
+    if (r->guessed_at == r->n_tokens) return true;
     int32_t n = s->o.guess(s->o.guess_user, r, r->guesses, s->o.n_draft);
     if (n < 0) return false;
     r->guessed_at = r->n_tokens;

@@ -32,17 +32,13 @@ typedef struct pl_sched_shape {
     int32_t in_flight; /* frames without a result, at most */
 } pl_sched_shape;
 
-/* Guesses what follows n_tokens tokens: at most max, 1 to PL_DRAFT_MAX, at out. Returns how many, or -1: none yet, ask
- * again later. The request tells a source with a memory whose tokens they are. */
-typedef int32_t (*pl_sched_guess)(void *user, const pl_request *r, int32_t *out, int32_t max);
-
 typedef struct pl_sched_options {
     int32_t n_seqs, n_kept, n_ctx, n_vocab, queue_max;
     bool (*is_eog)(void *user, int32_t token);
     void *eog_user;
-    pl_sched_guess guess; /* NULL: no speculation */
+    pl_guess guess;
     void *guess_user;
-    int32_t n_draft; /* guesses per step, at most PL_DRAFT_MAX */
+    int32_t n_draft; /* guesses per step, at most PL_DRAFT_MAX; 0: none are asked for */
 } pl_sched_options;
 
 typedef enum { PL_SLOT_FREE, PL_SLOT_USED, PL_SLOT_KEPT, PL_SLOT_CLOSING } pl_slot_state;

@@ -168,7 +168,7 @@ static void draw_budgets(sim_cluster *c)
                                 .layer_end = end,
                                 .n_blocks = n_blocks,
                                 .n_ctx = N_CTX,
-                                .n_seqs = c->o.n_seqs,
+                                .n_seqs = c->o.n_seqs + c->o.n_kept,
                                 .n_rows = c->o.n_rows,
                                 .n_threads = 1,
                                 .kv_type = PL_TYPE_F16};
@@ -182,6 +182,26 @@ static void draw_budgets(sim_cluster *c)
     }
     for (int i = split; i < c->n_machines; i++)
         c->machines[order[i]].budget = c->o.spare ? largest + largest / 4 : draw(c, 20000, largest);
+}
+
+/* Right for a while, then wrong; now and then nothing. */
+static int32_t guess(void *user, const pl_request *r, int32_t *out, int32_t max)
+{
+    sim_cluster *c = user;
+    int32_t n_tokens, n_vocab = pl_model_n_vocab(c->model.profile);
+    (void)pl_request_tokens(r, &n_tokens);
+    for (int i = 0; i < c->n_clients; i++) {
+        const sim_client *k = &c->clients[i];
+        if (k->request != r || pl_rng_below(&c->guess_rng, 8) == 0) continue;
+        int32_t right = (int32_t)pl_rng_below(&c->guess_rng, (uint64_t)max + 2);
+        for (int32_t j = 0; j < max; j++) {
+            int32_t at = n_tokens - k->n_prompt + j;
+            out[j] = j < right && at < k->n_expected ? k->expected[at]
+                                                     : (int32_t)pl_rng_below(&c->guess_rng, (uint64_t)n_vocab);
+        }
+        return max;
+    }
+    return 0;
 }
 
 sim_cluster *sim_start_with(sim_options o)
@@ -211,7 +231,12 @@ sim_cluster *sim_start_with(sim_options o)
                                   .hashes = c->model.hashes,
                                   .name = "simulated",
                                   .is_eog = hash_model_is_eog};
+    pl_rng_seed(&c->guess_rng, o.seed);
     pl_coordinator_options options = {.n_seqs = o.n_seqs,
+                                      .n_kept = o.n_kept ? o.n_kept : -1,
+                                      .n_draft = o.n_draft,
+                                      .guess = guess,
+                                      .guess_user = c,
                                       .n_ctx = N_CTX,
                                       .n_rows = o.n_rows,
                                       .credits = o.credits,
@@ -304,6 +329,13 @@ sim_client *sim_request_with(sim_cluster *c, sim_request_options o)
     ck_assert(k->prompt && k->expected);
     for (int32_t i = 0; i < k->n_prompt; i++)
         k->prompt[i] = (int32_t)draw(c, 0, (uint64_t)pl_model_n_vocab(c->model.profile) - 1);
+    /* Where sequences are kept, many begin like another, or go on where it is. */
+    if (c->o.n_kept && k->index && pl_rng_below(&c->guess_rng, 4)) {
+        const sim_client *like = &c->clients[pl_rng_below(&c->guess_rng, (uint64_t)k->index)];
+        int32_t n = (int32_t)pl_rng_below(&c->guess_rng, (uint64_t)(like->n_prompt + like->n_got) + 1);
+        for (int32_t i = 0; i < n && i < k->n_prompt; i++)
+            k->prompt[i] = i < like->n_prompt ? like->prompt[i] : like->expected[i - like->n_prompt];
+    }
     k->params = pl_sample_defaults();
     k->params.temperature = o.temperature;
     k->params.n_logprobs = -1;

@@ -64,6 +64,7 @@ typedef struct sim_options {
     int joins;                       /* 0: each node draws whether it dials; 1: all do; 2: none */
     uint64_t grace_ns;               /* before clients are told that there is no pipeline; [an hour] */
     int32_t n_seqs, n_rows, credits; /* [4, 16, 4] */
+    int32_t n_kept, n_draft;         /* [0, 0] */
     const char *odd_profile;         /* of the last node: not like the others' */
     double dial_failure;
     uint64_t run_ns, row_layer_ns; /* of the compute; see fake_compute.h */
@@ -72,7 +73,7 @@ typedef struct sim_options {
 
 struct sim_cluster {
     sim_options o;
-    pl_rng rng;
+    pl_rng rng, guess_rng;
     pl_sim *sim;
     sim_model model;
     pl_sim_process *process; /* the coordinator's */

@@ -1,7 +1,7 @@
 #include "tests/sim/hash_model.h"
 
 #include "engine/base/alloc.h"
-#include "engine/graph/op.h"
+#include "engine/model/kv.h"
 
 #include <inttypes.h>
 
@@ -71,25 +71,19 @@ void hash_weights_of(hash_weights *w, const pl_gguf *g, const pl_model_profile *
 }
 
 typedef struct sequence {
-    bool open;
-    int32_t n_pos, n_blocks;
-    int32_t *blocks;  /* [max_blocks] */
     int32_t *history; /* [n_ctx] */
-    int32_t n_history;
-    int32_t n_open; /* tokens that OPEN brought; 0 once something was sampled */
+    int32_t n_open;   /* tokens that OPEN brought; 0 once something was sampled */
     pl_sample_params params;
 } sequence;
 
 struct hash_stage {
     pl_stage_shape shape;
     hash_weights w;
-    int32_t n_layer, n_embd, n_vocab, max_blocks, n_own;
-    uint64_t *kv;   /* [n_own][n_blocks][PL_KV_PAGE] */
-    int32_t *users; /* of each block */
+    int32_t n_layer, n_embd, n_vocab, n_own;
+    uint64_t *kv; /* [n_own][n_blocks][PL_KV_PAGE] */
+    pl_kv *books; /* the engine's own, so that its checks are the ones that are simulated */
+    int32_t *slots;
     sequence *seqs;
-    /* What a run changes is tried on copies first, so that a refused micro-batch changes nothing. */
-    int32_t *try_users, *try_pos, *try_blocks;
-    bool *try_open;
 };
 
 hash_stage *hash_stage_new(const pl_stage_shape *shape, const pl_model_profile *p, const hash_weights *w)
@@ -102,20 +96,17 @@ hash_stage *hash_stage_new(const pl_stage_shape *shape, const pl_model_profile *
     s->n_embd = pl_model_n_embd(p);
     s->n_vocab = pl_model_n_vocab(p);
     s->n_own = shape->layer_end - shape->layer_first;
-    s->max_blocks = (shape->n_ctx + PL_KV_PAGE - 1) / PL_KV_PAGE;
     s->kv = pl_alloc((size_t)s->n_own * (size_t)shape->n_blocks * PL_KV_PAGE * sizeof *s->kv);
-    s->users = pl_calloc((size_t)shape->n_blocks, sizeof *s->users);
-    s->try_users = pl_calloc((size_t)shape->n_blocks, sizeof *s->try_users);
-    s->try_pos = pl_calloc((size_t)shape->n_seqs, sizeof *s->try_pos);
-    s->try_blocks = pl_calloc((size_t)shape->n_seqs, sizeof *s->try_blocks);
-    s->try_open = pl_calloc((size_t)shape->n_seqs, sizeof *s->try_open);
+    s->slots = pl_calloc((size_t)shape->n_rows, sizeof *s->slots);
     s->seqs = pl_calloc((size_t)shape->n_seqs, sizeof *s->seqs);
-    if (!s->kv || !s->users || !s->try_users || !s->try_pos || !s->try_blocks || !s->try_open || !s->seqs) goto fail;
+    pl_error err = {0};
+    if (!s->kv || !s->slots || !s->seqs ||
+        pl_kv_new(&s->books, shape->n_seqs, shape->n_blocks, shape->n_ctx, &err) != PL_OK)
+        goto fail;
     memset(s->kv, 0xa5, (size_t)s->n_own * (size_t)shape->n_blocks * PL_KV_PAGE * sizeof *s->kv);
     for (int32_t i = 0; i < shape->n_seqs; i++) {
-        s->seqs[i].blocks = pl_calloc((size_t)s->max_blocks, sizeof(int32_t));
         s->seqs[i].history = pl_calloc((size_t)shape->n_ctx, sizeof(int32_t));
-        if (!s->seqs[i].blocks || !s->seqs[i].history) goto fail;
+        if (!s->seqs[i].history) goto fail;
     }
     return s;
 fail:
@@ -126,132 +117,67 @@ fail:
 void hash_stage_free(hash_stage *s)
 {
     if (!s) return;
-    for (int32_t i = 0; s->seqs && i < s->shape.n_seqs; i++) {
-        pl_free(s->seqs[i].blocks);
-        pl_free(s->seqs[i].history);
-    }
+    for (int32_t i = 0; s->seqs && i < s->shape.n_seqs; i++) pl_free(s->seqs[i].history);
     pl_free(s->seqs);
     pl_free(s->kv);
-    pl_free(s->users);
-    pl_free(s->try_users);
-    pl_free(s->try_pos);
-    pl_free(s->try_blocks);
-    pl_free(s->try_open);
+    pl_free(s->slots);
+    pl_kv_free(s->books);
     pl_free(s);
 }
 
-/* The checks of one operation, on the try_ arrays. */
-static pl_status try_op(hash_stage *s, const pl_kv_op *op, int32_t i, pl_error *err)
+static void copy_page(hash_stage *s, int32_t from, int32_t to)
 {
-    if (op->seq < 0 || op->seq >= s->shape.n_seqs)
-        return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d of %d", i, op->seq, s->shape.n_seqs);
-    if (op->kind != PL_KV_OPEN && !s->try_open[op->seq])
-        return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is not open", i, op->seq);
-    for (int32_t b = 0; b < op->n_blocks; b++)
-        if (op->blocks[b] < 0 || op->blocks[b] >= s->shape.n_blocks)
-            return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d of %d", i, op->blocks[b], s->shape.n_blocks);
-    int32_t *n_blocks = &s->try_blocks[op->seq];
+    for (int32_t l = 0; l < s->n_own; l++) {
+        uint64_t *kv = s->kv + (size_t)l * (size_t)s->shape.n_blocks * PL_KV_PAGE;
+        memcpy(kv + (size_t)to * PL_KV_PAGE, kv + (size_t)from * PL_KV_PAGE, PL_KV_PAGE * sizeof *kv);
+    }
+}
+
+static pl_status try_op(hash_stage *s, const pl_kv_op *op, int32_t *copy_from, pl_error *err)
+{
+    *copy_from = -1;
     switch (op->kind) {
     case PL_KV_OPEN:
-        if (s->try_open[op->seq])
-            return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d is already open", i, op->seq);
         if (op->n_tokens > s->shape.n_ctx)
-            return pl_fail(err, PL_ERR_INVALID, "operation %d: %d tokens, context is %d", i, op->n_tokens,
-                           s->shape.n_ctx);
+            return pl_fail(err, PL_ERR_INVALID, "%d tokens, context is %d", op->n_tokens, s->shape.n_ctx);
         if (s->shape.layer_end == s->n_layer && !op->params)
-            return pl_fail(err, PL_ERR_INVALID, "operation %d: no sampling parameters", i);
-        s->try_open[op->seq] = true;
-        s->try_pos[op->seq] = 0;
-        *n_blocks = 0;
-        return PL_OK;
-    case PL_KV_EXTEND:
-        if (*n_blocks + op->n_blocks > s->max_blocks)
-            return pl_fail(err, PL_ERR_INVALID, "operation %d: sequence %d would have %d blocks, at most %d", i,
-                           op->seq, *n_blocks + op->n_blocks, s->max_blocks);
-        for (int32_t b = 0; b < op->n_blocks; b++)
-            if (s->try_users[op->blocks[b]]++)
-                return pl_fail(err, PL_ERR_INVALID, "operation %d: block %d is in use", i, op->blocks[b]);
-        *n_blocks += op->n_blocks;
-        return PL_OK;
-    default: /* that forks and truncation are not in the simulated model is a finding, not a crash */
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "operation %d: kind %d is not simulated", i, (int)op->kind);
-    case PL_KV_CLOSE: return PL_OK; /* by the caller, who knows the table */
+            return pl_fail(err, PL_ERR_INVALID, "sequence %d without sampling parameters", op->seq);
+        return pl_kv_try_open(s->books, op->seq, err);
+    case PL_KV_EXTEND: return pl_kv_try_extend(s->books, op->seq, op->blocks, op->n_blocks, err);
+    case PL_KV_FORK:
+        return pl_kv_try_fork(s->books, op->seq, op->src, op->n_pos, op->blocks, op->n_blocks, copy_from, err);
+    case PL_KV_TRUNCATE: return pl_kv_try_truncate(s->books, op->seq, op->n_pos, err);
+    case PL_KV_CLOSE: return pl_kv_try_close(s->books, op->seq, err);
     }
+    return pl_fail(err, PL_ERR_INVALID, "operation %d on sequence %d", (int)op->kind, op->seq);
 }
 
-/* Blocks of a sequence after the operations before `upto` of this micro-batch: those it had, then those it was given.
- */
-static void release_tried(hash_stage *s, const pl_micro_batch *mb, int32_t upto)
-{
-    int32_t seq = mb->ops[upto].seq;
-    int32_t from = 0;
-    bool had = s->seqs[seq].open;
-    for (int32_t i = 0; i < upto; i++)
-        if (mb->ops[i].seq == seq && mb->ops[i].kind == PL_KV_CLOSE) from = i + 1, had = false;
-    if (had)
-        for (int32_t b = 0; b < s->seqs[seq].n_blocks; b++) s->try_users[s->seqs[seq].blocks[b]]--;
-    for (int32_t i = from; i < upto; i++)
-        if (mb->ops[i].seq == seq && mb->ops[i].kind == PL_KV_EXTEND)
-            for (int32_t b = 0; b < mb->ops[i].n_blocks; b++) s->try_users[mb->ops[i].blocks[b]]--;
-    s->try_open[seq] = false;
-    s->try_pos[seq] = s->try_blocks[seq] = 0;
-}
-
+/* A refused micro-batch changes nothing; copies of pages go into blocks that nobody has, so they are no change yet. */
 static pl_status check(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
 {
-    memcpy(s->try_users, s->users, (size_t)s->shape.n_blocks * sizeof *s->users);
-    for (int32_t i = 0; i < s->shape.n_seqs; i++) {
-        s->try_open[i] = s->seqs[i].open;
-        s->try_pos[i] = s->seqs[i].n_pos;
-        s->try_blocks[i] = s->seqs[i].n_blocks;
-    }
     for (int32_t i = 0; i < mb->n_ops; i++) {
-        PL_TRY(try_op(s, &mb->ops[i], i, err));
-        if (mb->ops[i].kind == PL_KV_CLOSE) release_tried(s, mb, i);
+        int32_t copy_from;
+        PL_TRY(try_op(s, &mb->ops[i], &copy_from, err));
+        if (copy_from >= 0) copy_page(s, copy_from, mb->ops[i].blocks[0]);
     }
     if (mb->n_rows > s->shape.n_rows)
         return pl_fail(err, PL_ERR_INVALID, "%d rows, at most %d", mb->n_rows, s->shape.n_rows);
     for (int32_t r = 0; r < mb->n_rows; r++) {
         const pl_row *row = &mb->rows[r];
-        if (row->seq < 0 || row->seq >= s->shape.n_seqs || !s->try_open[row->seq])
-            return pl_fail(err, PL_ERR_INVALID, "row %d: sequence %d is not open", r, row->seq);
-        if (row->pos != s->try_pos[row->seq])
-            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d, expected %d", r, row->pos,
-                           row->seq, s->try_pos[row->seq]);
-        if (row->pos >= s->try_blocks[row->seq] * PL_KV_PAGE || row->pos >= s->shape.n_ctx)
-            return pl_fail(err, PL_ERR_INVALID, "row %d: position %d of sequence %d has no block", r, row->pos,
-                           row->seq);
+        PL_TRY(pl_kv_try_row(s->books, row->seq, row->pos, &s->slots[r], err));
         if (row->token < 0 || row->token >= s->n_vocab)
             return pl_fail(err, PL_ERR_INVALID, "row %d: token %d of %d", r, row->token, s->n_vocab);
-        s->try_pos[row->seq]++;
     }
     return PL_OK;
 }
 
 static void apply(hash_stage *s, const pl_kv_op *op)
 {
+    if (op->kind != PL_KV_OPEN) return;
     sequence *q = &s->seqs[op->seq];
-    switch (op->kind) {
-    case PL_KV_OPEN:
-        q->open = true;
-        q->n_pos = q->n_blocks = 0;
-        if (op->params) q->params = *op->params;
-        q->n_history = q->n_open = op->n_tokens;
-        if (op->n_tokens) memcpy(q->history, op->tokens, (size_t)op->n_tokens * sizeof *op->tokens);
-        break;
-    case PL_KV_EXTEND:
-        for (int32_t b = 0; b < op->n_blocks; b++) {
-            q->blocks[q->n_blocks++] = op->blocks[b];
-            s->users[op->blocks[b]]++;
-        }
-        break;
-    case PL_KV_CLOSE:
-        for (int32_t b = 0; b < q->n_blocks; b++) s->users[q->blocks[b]]--;
-        q->open = false;
-        q->n_pos = q->n_blocks = 0;
-        break;
-    default: PL_ASSERT(false);
-    }
+    if (op->params) q->params = *op->params;
+    q->n_open = op->n_tokens;
+    if (op->n_tokens) memcpy(q->history, op->tokens, (size_t)op->n_tokens * sizeof *op->tokens);
 }
 
 /* Sixteen bits per float are exact; the floats behind the first four repeat the value in another form, so that a row
@@ -276,13 +202,18 @@ static pl_status get_hidden(const float *in, int32_t n_embd, int32_t row, uint64
 
 pl_status hash_stage_run(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
 {
-    PL_TRY(check(s, mb, err));
+    pl_status status = check(s, mb, err);
+    if (status != PL_OK) {
+        pl_kv_drop(s->books);
+        return status;
+    }
     bool first = s->shape.layer_first == 0, last = s->shape.layer_end == s->n_layer;
     if (!first)
         for (int32_t r = 0; r < mb->n_rows; r++) {
             uint64_t h;
             PL_TRY(get_hidden(mb->hidden_in + (size_t)r * (size_t)s->n_embd, s->n_embd, r, &h, err));
         }
+    pl_kv_commit(s->books);
     for (int32_t i = 0; i < mb->n_ops; i++) apply(s, &mb->ops[i]);
     int32_t n_sampled = 0;
     for (int32_t r = 0; r < mb->n_rows; r++) {
@@ -291,20 +222,20 @@ pl_status hash_stage_run(hash_stage *s, const pl_micro_batch *mb, pl_error *err)
         uint64_t h = embed(&s->w, row->token, row->pos);
         if (!first) PL_TRY(get_hidden(mb->hidden_in + (size_t)r * (size_t)s->n_embd, s->n_embd, r, &h, err));
         q->history[row->pos] = row->token;
-        if (q->n_history <= row->pos) q->n_history = row->pos + 1;
+        int32_t n_pages;
+        const int32_t *pages = pl_kv_pages(s->books, row->seq, &n_pages);
         for (int32_t l = 0; l < s->n_own; l++) {
             uint64_t weight = s->w.layer[s->shape.layer_first + l];
             uint64_t *kv = s->kv + (size_t)l * (size_t)s->shape.n_blocks * PL_KV_PAGE;
-            kv[q->blocks[row->pos / PL_KV_PAGE] * PL_KV_PAGE + row->pos % PL_KV_PAGE] = cached(h, weight);
+            kv[s->slots[r]] = cached(h, weight);
             uint64_t sum = weight;
             for (int32_t b = 0, left = row->pos + 1; left > 0; b++, left -= PL_KV_PAGE) {
-                const uint64_t *page = kv + (size_t)q->blocks[b] * PL_KV_PAGE;
+                const uint64_t *page = kv + (size_t)pages[b] * PL_KV_PAGE;
                 for (int32_t i = 0; i < left && i < PL_KV_PAGE; i++) sum = fold(sum, page[i]);
             }
             h = layer_out(h, sum, weight, row->pos);
         }
         if (!last) put_hidden(mb->hidden_out + (size_t)r * (size_t)s->n_embd, s->n_embd, h);
-        q->n_pos = row->pos + 1;
         if (last && row->logits) {
             /* The record is what a replay stands on: it has to hold every token that was known. */
             if (q->n_open && q->n_open != row->pos + 1)

@@ -12,9 +12,13 @@ static void run_seed(uint64_t seed)
     pl_rng_seed(&r, seed ^ 0x5eed);
     int nodes = 1 + (int)pl_rng_below(&r, 5), layers = 2 + (int)pl_rng_below(&r, 5);
     int split = 1 + (int)pl_rng_below(&r, (uint64_t)(nodes < layers ? nodes : layers));
+    /* From a generator of their own: old seeds keep their story. */
+    pl_rng later;
+    pl_rng_seed(&later, seed ^ 0x1a7e5);
+    int32_t n_kept = (int32_t)pl_rng_below(&later, 4), n_draft = (int32_t)pl_rng_below(&later, 2) * 6;
     sim_cluster *c =
-        sim_start(.seed = seed, .nodes = nodes, .layers = layers, .split = split, .tight = pl_rng_below(&r, 2),
-                  .spare = pl_rng_below(&r, 2), .n_seqs = 1 + (int)pl_rng_below(&r, 5),
+        sim_start(.n_kept = n_kept, .n_draft = n_draft, .seed = seed, .nodes = nodes, .layers = layers, .split = split,
+                  .tight = pl_rng_below(&r, 2), .spare = pl_rng_below(&r, 2), .n_seqs = 1 + (int)pl_rng_below(&r, 5),
                   .n_rows = 1 << pl_rng_below(&r, 6), .credits = 1 + (int)pl_rng_below(&r, 5), .run_ns = 1 * SIM_MS,
                   .row_layer_ns = (1 + pl_rng_below(&r, 20)) * 100000,
                   .dial_failure = pl_rng_below(&r, 4) == 0 ? 0.3 : 0);

@@ -779,7 +779,8 @@ START_TEST(what_another_sequence_has_is_not_computed_again)
     ck_assert_int_eq(w->s.n_kept, 2);
 
     /* Kept sequences are in nobody's way. */
-    for (int i = 0; i < 2; i++) submit(w, 250, 200)->request->ignore_eos = w->clients[w->n_clients - 1].ignore_eos = true;
+    for (int i = 0; i < 2; i++)
+        submit(w, 250, 200)->request->ignore_eos = w->clients[w->n_clients - 1].ignore_eos = true;
     finish(w);
     ck_assert_uint_eq(w->s.n_preempted, 0);
     for (int32_t i = 0; i < w->n_clients; i++) check_client(w, &w->clients[i], false);
