@@ -1,6 +1,9 @@
 #include "cli/cluster.h"
 
+#include "cli/draft.h"
+
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,8 +267,7 @@ static const uint64_t program_bytes = 20u << 20;
 /* --- the node of this process
  * ------------------------------------------------------------------------------------------ */
 
-static pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *events, void *user,
-                         pl_error *err)
+pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *events, void *user, pl_error *err)
 {
     pl_zmq_options z = {.allowed = keyring_allows, .allowed_user = k};
     if (!k->plain) {
@@ -276,7 +278,7 @@ static pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_e
 }
 
 pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o, const char *listen,
-                           const char *gguf_path, pl_error *err)
+                           const char *gguf_path, uint64_t mem, pl_error *err)
 {
     *n = (local_node){.o = o};
     PL_TRY(inspect_profiler(&n->profiler, o, err));
@@ -284,7 +286,7 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
         .store_dir = o->cache_dir,
         .n_threads = o->n_threads,
         .no_pack = o->no_pack,
-        .bytes_max = o->mem,
+        .bytes_max = mem,
         .local_gguf = gguf_path,
         .poll = o->poll,
         .pin = o->pin,
@@ -294,9 +296,9 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
     char advertise[128] = "";
     if (o->advertise) snprintf(advertise, sizeof advertise, "tcp://%s", o->advertise);
     pl_node_options options = {.name = o->name,
-                               .budget_bytes = o->mem == 0              ? 0
-                                               : o->mem > program_bytes ? o->mem - program_bytes
-                                                                        : 1,
+                               .budget_bytes = mem == 0              ? 0
+                                               : mem > program_bytes ? mem - program_bytes
+                                                                     : 1,
                                .data_address = o->advertise ? advertise : NULL,
                                .trace_path = o->trace};
     pl_status s;
@@ -379,6 +381,7 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
         .credits = o->credits,
         .min_nodes = o->min_nodes,
         .n_stages = o->n_stages,
+        .n_kept = o->no_cache_prompt ? -1 : o->n_kept,
         .heartbeat_ns = (uint64_t)o->heartbeat_ms * 1000000u,
         .dead_after_ns = (uint64_t)o->dead_after_ms * 1000000u,
         .unplaced_grace_ns = (uint64_t)o->grace_ms * 1000000u,
@@ -399,6 +402,21 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
     if (o->n_seqs < 0 || o->n_ctx < 0 || o->n_rows < 0 || o->n_blocks < 0 || o->credits < 0 || o->min_nodes < 0 ||
         o->n_stages < 0 || o->heartbeat_ms < 0 || o->dead_after_ms < 0 || o->grace_ms < 0 || o->n_threads < 0)
         return pl_fail(err, PL_ERR_INVALID, "a count or time below zero has no meaning here");
+    if (o->n_kept < 0) return pl_fail(err, PL_ERR_INVALID, "--cache-slots %d: below zero", o->n_kept);
+    const char *spec = o->spec_type ? o->spec_type : o->model_draft ? "draft" : "none";
+    bool by_model = strcmp(spec, "draft") == 0, by_text = strcmp(spec, "ngram") == 0;
+    if (!by_model && !by_text && strcmp(spec, "none") != 0)
+        return pl_fail(err, PL_ERR_INVALID, "--spec-type %s: none, draft or ngram", spec);
+    if (by_model != (o->model_draft != NULL))
+        return pl_fail(err, PL_ERR_INVALID,
+                       by_model ? "--spec-type draft: which model? Give --model-draft FILE"
+                                : "--model-draft with --spec-type %s: one of them guesses",
+                       spec);
+    if (o->n_draft < 1 || o->n_draft > PL_DRAFT_MAX)
+        return pl_fail(err, PL_ERR_INVALID, "--draft-max %d: 1 to %d", o->n_draft, PL_DRAFT_MAX);
+    if (!(o->draft_p_min >= 0 && o->draft_p_min <= 1))
+        return pl_fail(err, PL_ERR_INVALID, "--draft-p-min %g: 0 to 1", (double)o->draft_p_min);
+    if (by_model || by_text) out->n_draft = o->n_draft;
     return PL_OK;
 }
 
@@ -425,7 +443,12 @@ static pl_status start_local(head *h, bool is_private, pl_error *err)
         snprintf(listen, sizeof listen, "tcp://127.0.0.1:0");
     else
         snprintf(listen, sizeof listen, "tcp://%s:0", h->keys.plain ? "127.0.0.1" : "0.0.0.0");
-    PL_TRY(local_node_start(&h->local, h->loop, &h->keys, h->o, listen, h->o->model, err));
+    uint64_t mem = h->o->mem;
+    if (mem && mem <= h->draft_bytes)
+        return pl_fail(err, PL_ERR_BUDGET, "--mem leaves nothing: the draft model alone takes %" PRIu64 " MiB",
+                       h->draft_bytes >> 20);
+    if (mem) mem -= h->draft_bytes;
+    PL_TRY(local_node_start(&h->local, h->loop, &h->keys, h->o, listen, h->o->model, mem, err));
     char address[160];
     snprintf(address, sizeof address, "%s", control);
     char *wildcard = strstr(address, "://0.0.0.0:");
@@ -453,12 +476,18 @@ pl_status head_start(head *h, const cli_options *o, int default_seqs, bool is_pr
         (s = keyring_open(&h->keys, o, err)) != PL_OK || (s = check_plain(&h->keys, listen, err)) != PL_OK ||
         (s = sampling_open(&h->sampling, o, err)) != PL_OK || (s = model_open(&h->m, o, err)) != PL_OK)
         goto fail;
+    if (o->model_draft && options.n_draft) {
+        if ((s = draft_open(&h->draft, h->loop, o, &options, &h->m, &h->draft_bytes, err)) != PL_OK) goto fail;
+        options.guess = draft_guess;
+        options.guess_user = h->draft;
+    }
     pl_coordinator_model m = {h->m.gguf, h->m.profile, h->m.hashes, h->m.name, model_is_eog, &h->m};
     if ((s = pl_coordinator_new(&h->coordinator, h->loop, &m, &options, err)) != PL_OK ||
         (s = net_new(&h->net, h->loop, &h->keys, &pl_coordinator_net_events, h->coordinator, err)) != PL_OK ||
         (s = pl_net_listen(h->net, listen, err)) != PL_OK)
         goto fail;
     pl_coordinator_start(h->coordinator, h->net);
+    if (h->draft && (s = draft_start(h->draft, h->coordinator, err)) != PL_OK) goto fail;
     if ((s = dial_nodes(h, err)) != PL_OK || (!o->no_local && (s = start_local(h, is_private, err)) != PL_OK))
         goto fail;
     return PL_OK;
@@ -469,6 +498,7 @@ fail:
 
 void head_stop(head *h)
 {
+    draft_close(h->draft); /* first: it tells the coordinator of its guesses */
     pl_coordinator_free(h->coordinator);
     local_node_stop(&h->local);
     pl_net_free(h->net);

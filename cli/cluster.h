@@ -46,10 +46,13 @@ typedef struct local_node {
     pl_profiler *profiler; /* of --profile, else NULL */
     const cli_options *o;
 } local_node;
+/* A net for one of this process's coordinators or nodes. */
+PL_MUST_CHECK pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *events, void *user,
+                                pl_error *err);
 /* A node in this process, on the loop. listen: its data address. gguf_path: the model when it is on this machine, else
- * NULL. */
+ * NULL. mem: what it may take, of --mem; 0: what the system has. */
 PL_MUST_CHECK pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o,
-                                         const char *listen, const char *gguf_path, pl_error *err);
+                                         const char *listen, const char *gguf_path, uint64_t mem, pl_error *err);
 void local_node_stop(local_node *n);
 
 typedef struct head { /* a coordinator with what belongs to it */
@@ -61,6 +64,8 @@ typedef struct head { /* a coordinator with what belongs to it */
     pl_coordinator *coordinator;
     pl_net *net;
     local_node local;
+    struct draft *draft; /* with --model-draft */
+    uint64_t draft_bytes;
     void *signals; /* the watch on SIGINT and SIGTERM */
     int signal_fd;
     void (*on_signal)(void *user, int n_before);

@@ -81,7 +81,7 @@ static pl_status start(worker *w, pl_error *err)
                  w->o->joins.n == 0 ? "tcp://127.0.0.1:7078"
                  : loopback         ? "tcp://127.0.0.1:0"
                                     : "tcp://0.0.0.0:0");
-    PL_TRY(local_node_start(&w->local, w->loop, &w->keys, w->o, listen, w->o->model, err));
+    PL_TRY(local_node_start(&w->local, w->loop, &w->keys, w->o, listen, w->o->model, w->o->mem, err));
     for (int i = 0; i < w->o->joins.n; i++) {
         PL_TRY(keyring_resolve(&w->keys, w->o->joins.items[i], 7077, address, &key, err));
         PL_TRY(pl_node_join(w->local.node, address, w->keys.plain ? NULL : &key, err));

@@ -73,9 +73,14 @@ static void on_token(void *user, const pl_sampled *token, pl_str text)
 static void print_timings(const pl_usage *u)
 {
     double prompt_s = (double)u->prompt_ns / 1e9, generate_s = (double)u->generate_ns / 1e9;
-    fprintf(stderr, "[prompt: %d tokens, %.1f tokens/s; generated: %d tokens, %.1f tokens/s]\n", u->n_prompt,
-            prompt_s > 0 ? u->n_prompt / prompt_s : 0, u->n_generated,
+    const pl_request_stats *st = &u->stats;
+    fprintf(stderr, "[prompt: %d tokens", u->n_prompt);
+    if (st->n_cached > 0) fprintf(stderr, ", %d of them known", st->n_cached);
+    fprintf(stderr, ", %.1f tokens/s; generated: %d tokens, %.1f tokens/s",
+            prompt_s > 0 ? (u->n_prompt - st->n_cached) / prompt_s : 0, u->n_generated,
             generate_s > 0 ? (u->n_generated - 1) / generate_s : 0);
+    if (st->n_drafted > 0) fprintf(stderr, "; guessed: %d, %d of them right", st->n_drafted, st->n_accepted);
+    fprintf(stderr, "]\n");
 }
 
 static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage,

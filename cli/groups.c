@@ -17,6 +17,19 @@ static const option_row model_rows[] = {
     {"-ctv, --cache-type-v", "TYPE", OPT_STR, AT(kv_type_v), "Type of V; it must be that of K."},
     {"--kv-blocks", "N", OPT_I32, AT(n_blocks),
      "KV cache in blocks of 32 positions (default: enough for --parallel sequences of --ctx-size)."},
+    {"--cache-slots", "N", OPT_I32, AT(n_kept),
+     "Ended sequences kept in the KV cache for requests that begin like them (default: as many as --parallel)."},
+    {"--no-cache-prompt", NULL, OPT_FLAG, AT(no_cache_prompt), "Keep none: every prompt is computed whole."},
+    {"-md, --model-draft", "FILE", OPT_STR, AT(model_draft),
+     "A small model with the same vocabulary that guesses tokens, which the model then checks several at a time: the "
+     "same answers, sooner. It runs in this process."},
+    {"--spec-type", "WORD", OPT_STR, AT(spec_type),
+     "Who guesses tokens: none, draft (--model-draft), or ngram (what followed when the text said the same before) "
+     "(default: draft with --model-draft, else none)."},
+    {"--draft, --draft-n, --draft-max", "N", OPT_I32, AT(n_draft),
+     "Most tokens guessed per step, 1 to 16 (default: 8)."},
+    {"--draft-p-min", "P", OPT_F32, AT(draft_p_min),
+     "The draft model stops guessing where its likeliest token has less than this probability (default: 0.75)."},
     {"--chat-template", "JINJA", OPT_STR, AT(chat_template), "Chat template instead of the model's own."},
     {"--chat-template-file", "FILE", OPT_STR, AT(chat_template_file), "The same, from a file."},
 };

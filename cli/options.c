@@ -34,6 +34,8 @@ void cli_defaults(cli_options *o)
         .show_timings = true,
         .log_format = "text",
         .kv_type = "f16",
+        .n_draft = 8,
+        .draft_p_min = 0.75f,
         .grace_ms = 1000,
     };
 }

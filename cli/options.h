@@ -67,6 +67,10 @@ typedef struct cli_options {
     const char *listen, *advertise, *key, *peers, *name, *objective, *trace;
     uint64_t mem;
     bool no_local, plain;
+    const char *model_draft, *spec_type;
+    int32_t n_draft, n_kept;
+    float draft_p_min;
+    bool no_cache_prompt;
     int32_t min_nodes, n_stages, heartbeat_ms, dead_after_ms, credits, poll, grace_ms;
     bool pin;
     /* inspection */

@@ -249,6 +249,11 @@ void pl_coordinator_guessed(pl_coordinator *c)
     coordinator_soon(c);
 }
 
+const char *pl_request_id(const pl_request *r)
+{
+    return r->id;
+}
+
 const int32_t *pl_request_tokens(const pl_request *r, int32_t *n)
 {
     *n = r->n_tokens;

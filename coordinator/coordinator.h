@@ -98,6 +98,7 @@ PL_MUST_CHECK pl_status pl_coordinator_submit(pl_coordinator *c, const pl_reques
                                               pl_error *err);
 /* A guess may be there that was not when it was asked for. */
 void pl_coordinator_guessed(pl_coordinator *c);
+const char *pl_request_id(const pl_request *r);
 /* Prompt and answer so far; valid until the loop runs on. */
 const int32_t *pl_request_tokens(const pl_request *r, int32_t *n);
 /* In its callbacks. */

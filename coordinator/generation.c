@@ -87,6 +87,7 @@ static void on_end(void *user, pl_finish why, const pl_error *err)
         (void)pl_fail(&lost, PL_ERR_NO_MEMORY, "no memory for the generated text");
         err = &lost;
     }
+    g->usage.stats = pl_request_stats_of(g->request);
     if (g->usage.n_generated > 0) {
         g->usage.prompt_ns = g->first_ns - g->start_ns;
         g->usage.generate_ns = g->last_ns - g->first_ns;

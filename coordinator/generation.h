@@ -11,6 +11,7 @@ typedef struct pl_generation pl_generation;
 
 typedef struct pl_usage {
     int32_t n_prompt, n_generated;
+    pl_request_stats stats;
     uint64_t prompt_ns;   /* from submission to the first token */
     uint64_t generate_ns; /* from the first token to the last */
 } pl_usage;

@@ -380,6 +380,9 @@ static pl_json *usage_json(const pl_usage *u)
     pl_json_set(v, "prompt_tokens", pl_json_int(u->n_prompt));
     pl_json_set(v, "completion_tokens", pl_json_int(u->n_generated));
     pl_json_set(v, "total_tokens", pl_json_int((int64_t)u->n_prompt + u->n_generated));
+    pl_json *details = pl_json_object();
+    pl_json_set(details, "cached_tokens", pl_json_int(u->stats.n_cached));
+    pl_json_set(v, "prompt_tokens_details", details);
     return v;
 }
 
@@ -388,13 +391,18 @@ static pl_json *timings_json(const pl_usage *u)
 {
     pl_json *v = pl_json_object();
     double prompt_ms = (double)u->prompt_ns / 1e6, generate_ms = (double)u->generate_ns / 1e6;
-    pl_json_set(v, "prompt_n", pl_json_int(u->n_prompt));
+    pl_json_set(v, "cache_n", pl_json_int(u->stats.n_cached));
+    pl_json_set(v, "prompt_n", pl_json_int(u->n_prompt - u->stats.n_cached));
     pl_json_set(v, "prompt_ms", pl_json_real(prompt_ms));
-    pl_json_set(v, "prompt_per_second", pl_json_real(prompt_ms > 0 ? u->n_prompt * 1e3 / prompt_ms : 0));
+    pl_json_set(v, "prompt_per_second", pl_json_real(prompt_ms > 0 ? (u->n_prompt - u->stats.n_cached) * 1e3 / prompt_ms : 0));
     pl_json_set(v, "predicted_n", pl_json_int(u->n_generated));
     pl_json_set(v, "predicted_ms", pl_json_real(generate_ms));
     pl_json_set(v, "predicted_per_second",
                 pl_json_real(generate_ms > 0 ? (u->n_generated - 1) * 1e3 / generate_ms : 0));
+    if (u->stats.n_drafted > 0) {
+        pl_json_set(v, "draft_n", pl_json_int(u->stats.n_drafted));
+        pl_json_set(v, "draft_n_accepted", pl_json_int(u->stats.n_accepted));
+    }
     return v;
 }
 
