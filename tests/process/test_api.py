@@ -68,6 +68,14 @@ class Api(unittest.TestCase):
         self.assertEqual(events[-1]["choices"], [])
         self.assertGreater(events[-1]["usage"]["prompt_tokens"], 0)
 
+    def test_a_prompt_that_was_seen_is_not_computed_again(self):
+        ask = {"prompt": [(i * 7) % 50 + 3 for i in range(90)], "max_tokens": 8, "temperature": 0}
+        first = self.post("/v1/completions", ask)
+        again = self.post("/v1/completions", ask)
+        self.assertEqual(again["choices"][0]["text"], first["choices"][0]["text"])
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 89)
+        self.assertEqual(again["timings"]["cache_n"] + again["timings"]["prompt_n"], 90)
+
     def test_a_completion_may_be_given_as_tokens(self):
         by_text = self.post("/v1/completions", {"prompt": "hello", "max_tokens": 6, "temperature": 0, "logprobs": 2})
         choice = by_text["choices"][0]

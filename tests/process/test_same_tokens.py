@@ -24,6 +24,7 @@ AXES = {
     "at_once": [1, 4, 8],
     "chunk": [512, 1, 7],
     "layout": ["packed", "plain"],
+    "guess": ["none", "ngram", "draft"],
     "kill": [False, True],
 }
 FIRST = {axis: values[0] for axis, values in AXES.items()}
@@ -55,9 +56,11 @@ class SameTokens(unittest.TestCase):
     def tearDownClass(cls):
         cls.caches.cleanup()
 
-    def cluster(self, name, path, nodes, threads=1, chunk=512, layout="packed"):
+    def cluster(self, name, path, nodes, threads=1, chunk=512, layout="packed", guess="none"):
         node = ["--no-pack"] if layout == "plain" else []
-        return Cluster(path, nodes=nodes, threads=threads, serve=["-np", "8", "-c", "512", "-ub", str(chunk), "--stages", str(nodes), "--grace", "20000"], node=node, give_model=layout == "plain",
+        # The model guesses for itself: for greedy requests all is right, for sampled ones much is wrong.
+        guesses = {"none": [], "ngram": ["--spec-type", "ngram"], "draft": ["--model-draft", path, "--draft-p-min", "0", "--draft-max", "3"]}[guess]
+        return Cluster(path, nodes=nodes, threads=threads, serve=["-np", "8", "-c", "512", "-ub", str(chunk), "--stages", str(nodes), "--grace", "20000"] + guesses, node=node, give_model=layout == "plain",
                        caches=os.path.join(self.caches.name, name), wait=False)
 
     def wanted(self, name, path):
@@ -69,9 +72,9 @@ class SameTokens(unittest.TestCase):
                 self.assertIsInstance(answer, tuple, answer)
         return self.reference[name]
 
-    def check(self, name, path, nodes, threads, at_once, chunk, layout, kill, seed=0):
+    def check(self, name, path, nodes, threads, at_once, chunk, layout, guess, kill, seed=0):
         wanted = self.wanted(name, path)
-        with self.cluster(name, path, nodes, threads, chunk, layout) as c:
+        with self.cluster(name, path, nodes, threads, chunk, layout, guess) as c:
             c.wait_ready()
             self.assertEqual(len(c.stages()), nodes)
             if kill:
@@ -89,8 +92,8 @@ class SameTokens(unittest.TestCase):
             if kill:
                 striker.join()
             for job, want, have in zip(JOBS, wanted, got):
-                self.assertEqual(have, want, "%s %r differs with nodes=%d threads=%d at_once=%d chunk=%d %s kill=%s seed=%d\n%s" %
-                                 (name, job, nodes, threads, at_once, chunk, layout, kill, seed, c.logs() if isinstance(have, Exception) else ""))
+                self.assertEqual(have, want, "%s %r differs with nodes=%d threads=%d at_once=%d chunk=%d %s guess=%s kill=%s seed=%d\n%s" %
+                                 (name, job, nodes, threads, at_once, chunk, layout, guess, kill, seed, c.logs() if isinstance(have, Exception) else ""))
 
     def each(self, settings):
         for name, path in self.models:
