@@ -52,7 +52,7 @@ class Cli(unittest.TestCase):
         script = paceline("completion", "bash").stdout
         self.assertEqual(subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr, "")
         words = subprocess.run(["bash", "-c", script + "\nCOMP_WORDS=(paceline serve --mod); COMP_CWORD=2; _paceline; echo ${COMPREPLY[@]}"], text=True, capture_output=True).stdout
-        self.assertEqual(words.split(), ["--model"])
+        self.assertEqual(words.split(), ["--model", "--model-draft"])
         self.assertIn("serve", paceline("completion", "zsh").stdout)
         self.assertIn("complete -c paceline", paceline("completion", "fish").stdout)
 
