@@ -9,6 +9,8 @@ struct pl_generation {
     pl_generation_events events;
     void *user;
     pl_detok_stream detok;
+    bool special;
+    const uint8_t *shown;
     pl_buf held; /* text that may be the beginning of a stop string */
     char *stops[PL_STOPS_MAX];
     int n_stops;
@@ -64,6 +66,8 @@ static void on_token(void *user, const pl_sampled *token)
     if (g->stopped_by) return; /* what was in flight when the stop string was seen */
     g->last_ns = pl_loop_now(g->loop);
     if (g->usage.n_generated++ == 0) g->first_ns = g->last_ns;
+    bool known = token->token >= 0 && token->token < pl_vocab_size(g->detok.vocab);
+    g->detok.special = g->special || (known && g->shown && g->shown[token->token]);
     pl_detok_add(&g->detok, token->token, &g->held);
     size_t ready = find_stop(g, &g->stopped_by);
     if (!g->stopped_by) ready = settled(g);
@@ -111,6 +115,8 @@ pl_status pl_generation_start(pl_generation **out, pl_coordinator *c, pl_loop *l
     g->user = user;
     g->usage.n_prompt = options->request.n_tokens;
     g->start_ns = pl_loop_now(loop);
+    g->special = options->special;
+    g->shown = options->shown;
     pl_detok_start(&g->detok, vocab, options->special, false);
     pl_status s = PL_OK;
     for (int i = 0; i < options->n_stops && s == PL_OK; i++) {

@@ -31,7 +31,8 @@ typedef struct pl_generation_options {
     pl_request_params request;
     const char *stops[PL_STOPS_MAX]; /* copied */
     int n_stops;
-    bool special; /* show control tokens */
+    bool special;         /* show control tokens */
+    const uint8_t *shown; /* [vocabulary] those that are shown even if not, borrowed until the end; NULL: none */
 } pl_generation_options;
 
 /* coordinator, loop and vocab are borrowed. Fails as pl_coordinator_submit does. */

@@ -11,12 +11,16 @@
 #include "engine/base/log.h"
 #include "engine/base/rng.h"
 #include "engine/base/sys.h"
+#include "engine/text/tool_calls.h"
 
 typedef struct answer answer;
 
 struct pl_api {
     pl_api_options o;
-    pl_hash *keys; /* of the keys: comparing hashes takes the same time wherever two keys differ */
+    pl_reply_style style;
+    uint8_t *shown;         /* [vocabulary] control tokens that mark parts of a reply */
+    bool arguments_as_text; /* the template wants a call's arguments as text, not as an object */
+    pl_hash *keys;          /* of the keys: comparing hashes takes the same time wherever two keys differ */
     uint64_t n_requests, n_errors, n_prompt_tokens, n_generated_tokens, next_id;
     pl_rng ids;
     int64_t created; /* seconds since 1970 */
@@ -35,7 +39,13 @@ struct answer {
     bool stream, include_usage, headed, want_logprobs;
     int64_t created;
     char id[48];
-    pl_buf text;        /* of an answer that is not streamed */
+    pl_buf text;      /* of an answer that is not streamed */
+    pl_buf reasoning; /* likewise */
+    pl_json *calls;   /* likewise: "tool_calls" */
+    pl_reply *reply;  /* takes the text apart; NULL: it is given as it comes */
+    pl_json *tools;   /* of the request; reply borrows them */
+    int n_calls;
+    bool one_call;
     pl_json *logprobs;  /* entries so far (not streamed), or since the last event (streamed) */
     size_t text_offset; /* bytes of text before the next token, for /v1/completions */
     const pl_vocab *vocab;
@@ -109,6 +119,15 @@ typedef struct request_reader {
     bool failed;
 } request_reader;
 
+/* What a chat request says of tools, and what is known of the reply that it will have. */
+typedef struct chat_request {
+    pl_json *tools; /* an array; NULL: none may be called */
+    bool one_call;  /* "parallel_tool_calls": false */
+    pl_reply_style style;
+    bool plain;    /* the reply's text is given as it comes */
+    pl_buf prompt; /* the text that the model is given */
+} chat_request;
+
 static void reader_fail(request_reader *r, pl_status s, const char *param, const char *what)
 {
     if (r->failed) return;
@@ -164,8 +183,7 @@ static bool read_bool(request_reader *r, const char *name)
 /* What would change the answer and is not known here is refused: to ignore it would answer another question. */
 static void refuse_unknown(request_reader *r)
 {
-    static const char *const must_be_empty[] = {"logit_bias", "tools",       "functions",
-                                                "grammar",    "json_schema", "samplers"};
+    static const char *const must_be_empty[] = {"logit_bias", "functions", "grammar", "json_schema", "samplers"};
     for (size_t i = 0; i < sizeof must_be_empty / sizeof *must_be_empty; i++) {
         const pl_json *v = member(r, must_be_empty[i]);
         if (v && (pl_json_size(v) > 0 || pl_json_str(v).size > 0))
@@ -252,44 +270,153 @@ static void read_params(request_reader *r, const pl_api *a, answer_kind kind, pl
     if (!r->failed && pl_sample_check(&p->sample, &r->err) != PL_OK) r->failed = true;
 }
 
-/* content may be a string or an array of text parts; templates want a string. Gives a new array. */
-static pl_json *plain_messages(request_reader *r, const pl_json *messages)
+/* content may be a string or an array of text parts; templates want a string. */
+static pl_json *plain_content(request_reader *r, const pl_json *content)
+{
+    pl_buf text = {0};
+    for (size_t j = 0; j < pl_json_size(content); j++) {
+        pl_json *part = pl_json_at(content, j);
+        if (!pl_str_is(pl_json_str(pl_json_get(part, "type")), "text"))
+            reader_fail(r, PL_ERR_UNSUPPORTED, "messages", "only content parts of the type \"text\" are supported");
+        pl_buf_add_str(&text, pl_json_str(pl_json_get(part, "text")));
+    }
+    pl_json *v = pl_json_string(pl_buf_str(&text));
+    pl_buf_fini(&text);
+    return v;
+}
+
+/* A copy of v with its member key replaced. */
+static pl_json *with_member(const pl_json *v, const char *key, pl_json *value)
+{
+    pl_json *copy = pl_json_object();
+    void *at = NULL;
+    pl_str name;
+    pl_json *m;
+    while (pl_json_next(v, &at, &name, &m)) {
+        if (!pl_str_is(name, key)) pl_json_set(copy, name.data, pl_json_ref(m));
+    }
+    pl_json_set(copy, key, value);
+    return copy;
+}
+
+/* Clients send the arguments of calls as text; most templates want the object that it says. */
+static pl_json *plain_calls(request_reader *r, const pl_json *calls, bool as_text)
+{
+    pl_json *out = pl_json_array();
+    for (size_t i = 0; i < pl_json_size(calls); i++) {
+        pl_json *call = pl_json_at(calls, i), *function = pl_json_get(call, "function"), *v = NULL;
+        const pl_json *arguments = pl_json_get(function, "arguments");
+        pl_error err;
+        if (pl_json_str(pl_json_get(function, "name")).size == 0)
+            reader_fail(r, PL_ERR_INVALID, "messages", "each of tool_calls must have a function with a name");
+        if (as_text && pl_json_type(arguments) == PL_JSON_OBJECT) {
+            pl_buf text = {0};
+            if (pl_json_write(arguments, 0, &text, &err) == PL_OK) v = pl_json_string(pl_buf_str(&text));
+            pl_buf_fini(&text);
+        } else if (!as_text && pl_json_type(arguments) == PL_JSON_STRING) {
+            pl_str text = pl_json_str(arguments);
+            if (pl_json_parse(&v, text.size ? text : PL_STR("{}"), &err) != PL_OK)
+                reader_fail(r, PL_ERR_INVALID, "messages", "the arguments of a tool call are not JSON");
+        }
+        pl_json_append(out,
+                       v ? with_member(call, "function", with_member(function, "arguments", v)) : pl_json_ref(call));
+    }
+    return out;
+}
+
+/* The messages as templates want them: a new array. */
+static pl_json *plain_messages(request_reader *r, const pl_api *a, const pl_json *messages)
 {
     pl_json *out = pl_json_array();
     for (size_t i = 0; i < pl_json_size(messages) && !r->failed; i++) {
-        pl_json *m = pl_json_at(messages, i), *content = pl_json_get(m, "content");
+        pl_json *m = pl_json_at(messages, i), *content = pl_json_get(m, "content"),
+                *calls = pl_json_get(m, "tool_calls");
         if (pl_json_type(m) != PL_JSON_OBJECT || pl_json_str(pl_json_get(m, "role")).size == 0) {
             reader_fail(r, PL_ERR_INVALID, "messages", "each message must be an object with a role");
             break;
         }
-        if (pl_json_type(content) != PL_JSON_ARRAY) {
-            if (pl_json_type(content) != PL_JSON_STRING && !pl_json_get(m, "tool_calls"))
-                reader_fail(r, PL_ERR_INVALID, "messages",
-                            "each message must have a content, a string or an array of text parts");
-            pl_json_append(out, pl_json_ref(m));
-            continue;
+        if (pl_json_type(content) != PL_JSON_ARRAY && pl_json_type(content) != PL_JSON_STRING && !calls)
+            reader_fail(r, PL_ERR_INVALID, "messages",
+                        "each message must have a content, a string or an array of text parts");
+        pl_json *plain = pl_json_type(content) == PL_JSON_ARRAY ? with_member(m, "content", plain_content(r, content))
+                                                                : pl_json_ref(m);
+        if (pl_json_type(calls) == PL_JSON_ARRAY) {
+            pl_json *whole = with_member(plain, "tool_calls", plain_calls(r, calls, a->arguments_as_text));
+            pl_json_free(plain);
+            plain = whole;
         }
-        pl_buf text = {0};
-        for (size_t j = 0; j < pl_json_size(content); j++) {
-            pl_json *part = pl_json_at(content, j);
-            if (!pl_str_is(pl_json_str(pl_json_get(part, "type")), "text"))
-                reader_fail(r, PL_ERR_UNSUPPORTED, "messages", "only content parts of the type \"text\" are supported");
-            pl_buf_add_str(&text, pl_json_str(pl_json_get(part, "text")));
-        }
-        pl_json *copy = pl_json_object();
-        void *at = NULL;
-        pl_str key;
-        pl_json *v;
-        while (pl_json_next(m, &at, &key, &v)) {
-            if (pl_str_is(key, "content"))
-                pl_json_set(copy, "content", pl_json_string(pl_buf_str(&text)));
-            else
-                pl_json_set(copy, key.data, pl_json_ref(v));
-        }
-        pl_buf_fini(&text);
-        pl_json_append(out, copy);
+        pl_json_append(out, plain);
     }
     return out;
+}
+
+static void read_tools(request_reader *r, const pl_api *a, chat_request *c)
+{
+    const pl_json *tools = member(r, "tools"), *choice = member(r, "tool_choice"), *documents = member(r, "documents");
+    c->style = a->style;
+    if (pl_str_is(pl_json_str(member(r, "reasoning_format")), "none")) c->style.thoughts = 0;
+    if (documents && pl_json_type(documents) != PL_JSON_ARRAY)
+        reader_fail(r, PL_ERR_INVALID, "documents", "must be an array");
+    if (tools && pl_json_type(tools) != PL_JSON_ARRAY) reader_fail(r, PL_ERR_INVALID, "tools", "must be an array");
+    for (size_t i = 0; i < pl_json_size(tools); i++) {
+        const pl_json *t = pl_json_at(tools, i);
+        if (!pl_str_is(pl_json_str(pl_json_get(t, "type")), "function"))
+            reader_fail(r, PL_ERR_UNSUPPORTED, "tools", "only tools of the type \"function\" are supported");
+        else if (pl_json_str(pl_json_get(pl_json_get(t, "function"), "name")).size == 0)
+            reader_fail(r, PL_ERR_INVALID, "tools", "each must have a function with a name");
+    }
+    pl_str word = pl_json_str(choice);
+    bool none = pl_str_is(word, "none");
+    if (choice && !none && !pl_str_is(word, "auto"))
+        reader_fail(r, PL_ERR_UNSUPPORTED, "tool_choice", "only \"auto\" and \"none\" are supported");
+    const pl_json *parallel = member(r, "parallel_tool_calls");
+    if (parallel && pl_json_type(parallel) != PL_JSON_BOOL)
+        reader_fail(r, PL_ERR_INVALID, "parallel_tool_calls", "must be true or false");
+    c->one_call = parallel && !pl_json_is_true(parallel);
+    if (!none && pl_json_size(tools) > 0) c->tools = pl_json_ref((pl_json *)(uintptr_t)tools);
+    c->plain = !c->tools && !c->style.harmony && c->style.thoughts == 0;
+}
+
+/* The request's words for the template: its tools and documents, and what chat_template_kwargs says. */
+static pl_json *template_variables(const request_reader *r, const chat_request *c)
+{
+    pl_json *v = pl_json_object();
+    void *at = NULL;
+    pl_str name;
+    pl_json *m;
+    while (pl_json_next(member(r, "chat_template_kwargs"), &at, &name, &m)) pl_json_set(v, name.data, pl_json_ref(m));
+    static const char *const words[] = {"documents", "reasoning_effort"};
+    for (int i = 0; i < 2; i++) {
+        if (member(r, words[i])) pl_json_set(v, words[i], pl_json_ref((pl_json *)(uintptr_t)member(r, words[i])));
+    }
+    if (c->tools) pl_json_set(v, "tools", pl_json_ref(c->tools));
+    return v;
+}
+
+/* For a template that does not show tools to its model: a system message that does, and says how to call them. */
+static void tell_of_tools(const chat_request *c, pl_json **messages)
+{
+    pl_buf text = {0};
+    pl_error err;
+    pl_json *first = pl_json_at(*messages, 0), *out = pl_json_array(), *m = pl_json_object();
+    bool system = pl_str_is(pl_json_str(pl_json_get(first, "role")), "system");
+    if (system) {
+        pl_buf_add_str(&text, pl_json_str(pl_json_get(first, "content")));
+        pl_buf_add_str(&text, PL_STR("\n\n"));
+    }
+    pl_buf_add_str(&text, PL_STR("You can call these functions:\n"));
+    if (pl_json_write(c->tools, 0, &text, &err) != PL_OK) pl_buf_reset(&text);
+    pl_buf_add_str(&text,
+                   PL_STR("\nTo call one, answer with nothing but a JSON object: {\"name\": the function's name, "
+                          "\"arguments\": an object}. Otherwise answer in words."));
+    pl_json_set(m, "role", pl_json_string(PL_STR("system")));
+    pl_json_set(m, "content", pl_json_string(pl_buf_str(&text)));
+    pl_json_append(out, m);
+    for (size_t i = system; i < pl_json_size(*messages); i++)
+        pl_json_append(out, pl_json_ref(pl_json_at(*messages, i)));
+    pl_buf_fini(&text);
+    pl_json_free(*messages);
+    *messages = out;
 }
 
 /* Tokenizing runs on the loop's thread, where heartbeats wait for it: megabytes of text would cost every node of the
@@ -304,29 +431,30 @@ static bool may_fit(request_reader *r, const pl_api *a, const char *name, size_t
     return false;
 }
 
-static void read_chat_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
+static void read_chat_prompt(request_reader *r, const pl_api *a, chat_request *c, pl_buf *tokens)
 {
-    const pl_json *messages = member(r, "messages");
+    const pl_json *messages = member(r, "messages"), *words = member(r, "chat_template_kwargs");
     if (pl_json_type(messages) != PL_JSON_ARRAY || pl_json_size(messages) == 0) {
         reader_fail(r, PL_ERR_INVALID, "messages", "must be an array of at least one message");
         return;
     }
+    if (words && pl_json_type(words) != PL_JSON_OBJECT)
+        reader_fail(r, PL_ERR_INVALID, "chat_template_kwargs", "must be an object");
     if (!a->o.chat) {
         reader_fail(
             r, PL_ERR_UNSUPPORTED, "messages",
             "the model has no chat template: use /v1/completions, or start the server with --chat-template-file");
         return;
     }
-    pl_json *plain = plain_messages(r, messages);
-    pl_buf prompt = {0};
-    if (!r->failed &&
-        pl_chat_render(a->o.chat, plain, member(r, "chat_template_kwargs"), true, &prompt, &r->err) != PL_OK)
-        r->failed = true;
+    pl_json *plain = plain_messages(r, a, messages);
+    if (!r->failed && c->tools && !c->style.takes_tools) tell_of_tools(c, &plain);
+    pl_json *variables = template_variables(r, c);
+    if (!r->failed && pl_chat_render(a->o.chat, plain, variables, true, &c->prompt, &r->err) != PL_OK) r->failed = true;
+    pl_json_free(variables);
     pl_json_free(plain);
-    if (!r->failed && may_fit(r, a, "messages", prompt.size) &&
-        pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&prompt), tokens, &r->err) != PL_OK)
+    if (!r->failed && may_fit(r, a, "messages", c->prompt.size) &&
+        pl_generation_tokenize_chat(a->o.vocab, pl_buf_str(&c->prompt), tokens, &r->err) != PL_OK)
         r->failed = true;
-    pl_buf_fini(&prompt);
 }
 
 /* prompt: a string, or an array of token ids, or an array with one of either. */
@@ -486,30 +614,78 @@ static pl_json *take_logprobs(answer *w)
     return v;
 }
 
-static const char *finish_word(pl_finish why)
+static const char *finish_word(const answer *w, pl_finish why)
 {
-    return why == PL_FINISH_LENGTH ? "length" : "stop";
+    return why == PL_FINISH_LENGTH ? "length" : w->n_calls > 0 ? "tool_calls" : "stop";
 }
 
-/* One event of a stream: text, and at the end the reason. */
-static void send_chunk(answer *w, pl_str text, const char *finish, bool first)
+/* One event of a stream: what is new in it (taken; NULL for text alone), and at the end the reason. */
+static void send_delta(answer *w, pl_json *delta, pl_str text, const char *finish)
 {
     pl_json *choice = pl_json_object(), *choices = pl_json_array(), *v = answer_head(w, true);
     pl_json_set(choice, "index", pl_json_int(0));
-    if (w->kind == KIND_CHAT) {
-        pl_json *delta = pl_json_object();
-        if (first) pl_json_set(delta, "role", pl_json_string(PL_STR("assistant")));
-        if (first || text.size > 0 || !finish) pl_json_set(delta, "content", pl_json_string(text));
+    if (delta)
         pl_json_set(choice, "delta", delta);
-    } else {
+    else
         pl_json_set(choice, "text", pl_json_string(text));
-    }
     pl_json_set(choice, "logprobs", take_logprobs(w));
     pl_json_set(choice, "finish_reason", finish ? pl_json_string(pl_str_from(finish)) : pl_json_null());
     pl_json_append(choices, choice);
     pl_json_set(v, "choices", choices);
     if (w->include_usage) pl_json_set(v, "usage", pl_json_null());
     send_event(w, v);
+}
+
+/* More text, and at the end the reason. */
+static void send_chunk(answer *w, pl_str text, const char *finish, bool first)
+{
+    pl_json *delta = w->kind == KIND_CHAT ? pl_json_object() : NULL;
+    if (delta && first) pl_json_set(delta, "role", pl_json_string(PL_STR("assistant")));
+    if (delta && (first || text.size > 0 || !finish)) pl_json_set(delta, "content", pl_json_string(text));
+    send_delta(w, delta, text, finish);
+}
+
+/* {"id", "type", "function": {"name", "arguments"}}, in a stream with its index. */
+static pl_json *call_json(answer *w, const pl_reply_part *part)
+{
+    pl_json *call = pl_json_object(), *function = pl_json_object();
+    char id[32];
+    snprintf(id, sizeof id, "call_%016" PRIx64, pl_rng_u64(&w->api->ids));
+    if (w->stream) pl_json_set(call, "index", pl_json_int(w->n_calls));
+    pl_json_set(call, "id", pl_json_string(pl_str_from(id)));
+    pl_json_set(call, "type", pl_json_string(PL_STR("function")));
+    pl_json_set(function, "name", pl_json_string(part->name));
+    pl_json_set(function, "arguments", pl_json_string(part->text));
+    pl_json_set(call, "function", function);
+    return call;
+}
+
+/* A part of a reply that pl_reply has taken apart. */
+static void on_part(void *user, const pl_reply_part *part)
+{
+    answer *w = user;
+    if (part->kind == PL_REPLY_CALL && w->one_call && w->n_calls > 0) return;
+    if (!w->stream) {
+        if (part->kind == PL_REPLY_CONTENT) pl_buf_add_str(&w->text, part->text);
+        if (part->kind == PL_REPLY_REASONING) pl_buf_add_str(&w->reasoning, part->text);
+        if (part->kind == PL_REPLY_CALL) {
+            if (!w->calls) w->calls = pl_json_array();
+            pl_json_append(w->calls, call_json(w, part));
+        }
+    } else if (part->kind == PL_REPLY_CONTENT) {
+        send_chunk(w, part->text, NULL, false);
+    } else {
+        pl_json *delta = pl_json_object(), *calls = pl_json_array();
+        if (part->kind == PL_REPLY_REASONING) {
+            pl_json_set(delta, "reasoning_content", pl_json_string(part->text));
+            pl_json_free(calls);
+        } else {
+            pl_json_append(calls, call_json(w, part));
+            pl_json_set(delta, "tool_calls", calls);
+        }
+        send_delta(w, delta, (pl_str){0}, NULL);
+    }
+    w->n_calls += part->kind == PL_REPLY_CALL;
 }
 
 /* The head of a stream waits for the first token, so that a request that fails before gets its own HTTP code. */
@@ -528,6 +704,10 @@ static void on_token(void *user, const pl_sampled *token, pl_str text)
     w->api->n_generated_tokens++;
     if (w->stream) begin_stream(w);
     add_logprobs(w, token);
+    if (w->reply) {
+        if (!pl_reply_add(w->reply, text)) w->text.failed = true;
+        return;
+    }
     if (!w->stream) {
         pl_buf_add_str(&w->text, text);
         return;
@@ -543,6 +723,10 @@ static void answer_free(answer *w)
         w->api->open = w->next;
     if (w->next) w->next->prev = w->prev;
     pl_json_free(w->logprobs);
+    pl_reply_close(w->reply);
+    pl_json_free(w->calls);
+    pl_json_free(w->tools);
+    pl_buf_fini(&w->reasoning);
     pl_buf_fini(&w->text);
     pl_free(w);
 }
@@ -558,7 +742,7 @@ static void end_stream(answer *w, pl_str text, pl_finish why, const pl_usage *us
         w->api->n_errors++;
         send_event(w, error_json(err->status, pl_status_http(err->status), err->text, NULL));
     } else {
-        send_chunk(w, text, finish_word(why), false);
+        send_chunk(w, text, finish_word(w, why), false);
         if (w->include_usage) {
             pl_json *v = answer_head(w, true);
             pl_json_set(v, "choices", pl_json_array());
@@ -589,13 +773,16 @@ static void end_whole(answer *w, pl_str text, pl_finish why, const pl_usage *usa
     if (w->kind == KIND_CHAT) {
         pl_json *m = pl_json_object();
         pl_json_set(m, "role", pl_json_string(PL_STR("assistant")));
-        pl_json_set(m, "content", pl_json_string(pl_buf_str(&w->text)));
+        bool calls_only = w->calls && w->text.size == 0;
+        pl_json_set(m, "content", calls_only ? pl_json_null() : pl_json_string(pl_buf_str(&w->text)));
+        if (w->reasoning.size > 0) pl_json_set(m, "reasoning_content", pl_json_string(pl_buf_str(&w->reasoning)));
+        if (w->calls) pl_json_set(m, "tool_calls", pl_json_ref(w->calls));
         pl_json_set(choice, "message", m);
     } else {
         pl_json_set(choice, "text", pl_json_string(pl_buf_str(&w->text)));
     }
     pl_json_set(choice, "logprobs", take_logprobs(w));
-    pl_json_set(choice, "finish_reason", pl_json_string(pl_str_from(finish_word(why))));
+    pl_json_set(choice, "finish_reason", pl_json_string(pl_str_from(finish_word(w, why))));
     pl_json_append(choices, choice);
     pl_json_set(v, "choices", choices);
     pl_json_set(v, "usage", usage_json(usage));
@@ -608,12 +795,17 @@ static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_b
 {
     answer *w = user;
     (void)stopped_by;
+    if (w->x && w->reply && why != PL_FINISH_ERROR && why != PL_FINISH_CANCELLED) {
+        if (w->stream) begin_stream(w);
+        if (!pl_reply_add(w->reply, text) || !pl_reply_end(w->reply)) w->text.failed = true;
+        text = (pl_str){0};
+    }
     PL_LOG(PL_LOG_INFO, "request done", "id=%s prompt=%d generated=%d finish=%s", w->id, usage->n_prompt,
            usage->n_generated,
            !w->x                        ? "client_gone"
            : why == PL_FINISH_ERROR     ? pl_status_name(err->status)
            : why == PL_FINISH_CANCELLED ? "cancelled"
-                                        : finish_word(why));
+                                        : finish_word(w, why));
     if (w->x && why == PL_FINISH_CANCELLED) { /* the server is stopping */
         pl_error stopping;
         (void)pl_fail(&stopping, PL_ERR_CLOSED, "the server is shutting down");
@@ -655,13 +847,15 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
     r.body = body;
     answer *w = NULL;
     pl_generation_options g = {0};
+    chat_request chat = {0};
     pl_buf tokens = {0}, stops[PL_STOPS_MAX] = {0};
     if (pl_json_type(body) != PL_JSON_OBJECT) reader_fail(&r, PL_ERR_INVALID, "body", "must be a JSON object");
     read_params(&r, a, kind, &g);
     read_stops(&r, &g, stops);
     bool stream = read_bool(&r, "stream");
     bool include_usage = pl_json_is_true(pl_json_get(member(&r, "stream_options"), "include_usage"));
-    if (!r.failed && kind == KIND_CHAT) read_chat_prompt(&r, a, &tokens);
+    if (!r.failed && kind == KIND_CHAT) read_tools(&r, a, &chat);
+    if (!r.failed && kind == KIND_CHAT) read_chat_prompt(&r, a, &chat, &tokens);
     if (!r.failed && kind == KIND_TEXT) read_text_prompt(&r, a, &tokens);
     if (!r.failed && tokens.size == 0)
         reader_fail(&r, PL_ERR_INVALID, kind == KIND_CHAT ? "messages" : "prompt", "gives no token");
@@ -687,6 +881,16 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
     w->next = a->open;
     if (w->next) w->next->prev = w;
     a->open = w;
+    if (kind == KIND_CHAT && !chat.plain) {
+        w->one_call = chat.one_call;
+        w->tools = chat.tools ? pl_json_ref(chat.tools) : NULL;
+        g.shown = a->shown;
+        if (pl_reply_open(&w->reply, &chat.style, pl_buf_str(&chat.prompt), w->tools, on_part, w, &r.err) != PL_OK) {
+            answer_free(w);
+            respond_fail(a, x, &r.err, NULL);
+            goto done;
+        }
+    }
     g.request.id = w->id;
     g.request.tokens = (const int32_t *)(const void *)tokens.data;
     g.request.n_tokens = (int32_t)(tokens.size / sizeof(int32_t));
@@ -701,6 +905,8 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
 done:
     for (int i = 0; i < PL_STOPS_MAX; i++) pl_buf_fini(&stops[i]);
     pl_buf_fini(&tokens);
+    pl_buf_fini(&chat.prompt);
+    pl_json_free(chat.tools);
     pl_json_free(body);
 }
 
@@ -866,6 +1072,19 @@ pl_status pl_api_new(pl_api **out, const pl_api_options *options, pl_error *err)
     a->o = *options;
     for (size_t i = 0; i < options->n_keys; i++)
         a->keys[i] = pl_hash_of((pl_bytes){(const uint8_t *)options->keys[i], strlen(options->keys[i])});
+    if (options->chat) {
+        a->style = pl_chat_reply_style(options->chat);
+        a->arguments_as_text = pl_chat_arguments_as_text(options->chat);
+        int32_t n = pl_vocab_size(options->vocab);
+        if (!(a->shown = pl_calloc((size_t)n, 1))) {
+            pl_api_free(a);
+            return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the API");
+        }
+        for (int32_t i = 0; i < n; i++) {
+            a->shown[i] = pl_vocab_type(options->vocab, i) == PL_TOKEN_CONTROL && !pl_vocab_is_eog(options->vocab, i) &&
+                          pl_reply_marks(&a->style, pl_vocab_text(options->vocab, i));
+        }
+    }
     pl_rng_seed(&a->ids, pl_random_seed());
     a->created = pl_wall_us() / 1000000;
     *out = a;
@@ -876,6 +1095,7 @@ void pl_api_free(pl_api *a)
 {
     if (!a) return;
     PL_ASSERT(!a->open);
+    pl_free(a->shown);
     pl_free(a->keys);
     pl_free(a);
 }

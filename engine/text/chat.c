@@ -7,7 +7,36 @@ struct pl_chat {
     pl_jinja *template;
     char *bos, *eos;
     size_t bos_size, eos_size;
+    pl_reply_style style;
+    bool arguments_as_text;
 };
+
+/* Templates are not told what a call's arguments are, so they are tried: one that gets an object and fails, or that
+ * writes it as Python would, wants text. */
+static bool wants_text(const pl_chat *c)
+{
+    static const char conversation[] =
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
+        "\"call00001\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"probe_key\":1}}}]}]";
+    pl_json *messages = NULL;
+    pl_buf out = {0};
+    pl_error err;
+    bool object = false;
+    if (pl_json_parse(&messages, PL_STR(conversation), &err) == PL_OK &&
+        pl_chat_render(c, messages, NULL, false, &out, &err) == PL_OK)
+        object = !memmem(out.data ? out.data : (const uint8_t *)"", out.size, "'probe_key'", 11);
+    bool as_text = false;
+    if (!object && messages) {
+        /* Text it is only where that works better: some templates refuse both, or know no calls. */
+        pl_json *function = pl_json_get(pl_json_at(pl_json_get(pl_json_at(messages, 1), "tool_calls"), 0), "function");
+        pl_buf_reset(&out);
+        as_text = pl_json_set(function, "arguments", pl_json_string(PL_STR("{\"probe_key\": 1}"))) &&
+                  pl_chat_render(c, messages, NULL, false, &out, &err) == PL_OK;
+    }
+    pl_json_free(messages);
+    pl_buf_fini(&out);
+    return as_text;
+}
 
 pl_status pl_chat_open(pl_chat **out, pl_str template_text, pl_str bos, pl_str eos, pl_error *err)
 {
@@ -24,6 +53,8 @@ pl_status pl_chat_open(pl_chat **out, pl_str template_text, pl_str bos, pl_str e
         s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a chat template");
         goto fail;
     }
+    c->style = pl_reply_style_of(template_text);
+    c->arguments_as_text = wants_text(c);
     *out = c;
     return PL_OK;
 fail:
@@ -82,4 +113,14 @@ pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_jso
                      : pl_fail(err, PL_ERR_NO_MEMORY, "no memory to render a chat");
     pl_json_free(vars);
     return s == PL_OK ? s : pl_note(err, s, "the chat template");
+}
+
+pl_reply_style pl_chat_reply_style(const pl_chat *c)
+{
+    return c->style;
+}
+
+bool pl_chat_arguments_as_text(const pl_chat *c)
+{
+    return c->arguments_as_text;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "engine/base/json.h"
+#include "engine/text/tool_calls.h"
 #include "engine/text/vocab.h"
 
 typedef struct pl_chat pl_chat;
@@ -20,3 +21,8 @@ void pl_chat_close(pl_chat *c);
  * PL_ERR_INVALID: the template refused the messages (raise_exception), with its words. */
 PL_MUST_CHECK pl_status pl_chat_render(const pl_chat *c, const pl_json *messages, const pl_json *extra,
                                        bool add_generation_prompt, pl_buf *out, pl_error *err);
+
+/* How the template's model marks calls and reasoning. */
+pl_reply_style pl_chat_reply_style(const pl_chat *c);
+/* Whether the template wants the arguments of a message's tool_calls as a text of JSON; otherwise as an object. */
+bool pl_chat_arguments_as_text(const pl_chat *c);

@@ -430,7 +430,7 @@ static void calls_of_tagged(calls *c, pl_str s)
             }
             call_of_function_tag(c, function);
         }
-    } else if (contains(s, "<arg_key>") || is_name(trimmed(s))) {
+    } else if (contains(s, "<arg_key>") || schema_of(c->r, trimmed(s))) {
         call_of_arg_keys(c, s);
     } else {
         calls_of_text(c, s);

@@ -123,7 +123,7 @@ class Api(unittest.TestCase):
         self.refused("/v1/chat/completions", dict(CHAT, max_tokens=1.5), 400, "max_tokens")
         self.refused("/v1/chat/completions", dict(CHAT, stop=[""]), 400, "stop")
         self.refused("/v1/chat/completions", dict(CHAT, n=2), 400, "n")
-        self.refused("/v1/chat/completions", dict(CHAT, tools=[{"type": "function"}]), 400, "tools")
+        self.refused("/v1/chat/completions", dict(CHAT, tools=[{"type": "function"}]), 400, "tools", "name")
         self.refused("/v1/completions", {"prompt": ""}, 400, "prompt")
         self.refused("/v1/completions", {"prompt": "hello " * 2000}, 400, "256")
         self.refused("/v1/completions", {"prompt": "hello", "echo": True}, 400, "echo")
