@@ -87,35 +87,53 @@ INLINE __m512i shift_right(__m512i v, int n)
     return _mm512_srl_epi32(v, _mm_cvtsi32_si128(n));
 }
 
-INLINE __m512i look_in_256(const uint8_t *table, __m512i index, __mmask64 bit7)
+/* 64 indices: their low eight bits, and bits 7 to 10 as masks. */
+typedef struct indices {
+    __m512i low;
+    __mmask64 bits[4];
+} indices;
+
+/* What a table has for two times 64 indices. Each part of the table is loaded once for both, which is what takes the
+ * time when it does not fit the registers. */
+typedef struct pair {
+    __m512i v[2];
+} pair;
+
+INLINE pair look_in_128(const uint8_t *table, const indices *x)
 {
-    __m512i lower = _mm512_permutex2var_epi8(load(table), index, load(table + 64));
-    __m512i upper = _mm512_permutex2var_epi8(load(table + 128), index, load(table + 192));
-    return _mm512_mask_blend_epi8(bit7, lower, upper);
+    __m512i a = load(table), b = load(table + 64);
+    return (pair){{_mm512_permutex2var_epi8(a, x[0].low, b), _mm512_permutex2var_epi8(a, x[1].low, b)}};
 }
 
-INLINE __m512i look_in_512(const uint8_t *table, __m512i index, __mmask64 bit7, const __mmask64 *bits)
+/* Bit of the index chooses between a and b. */
+INLINE pair choose(const indices *x, int bit, pair a, pair b)
 {
-    return _mm512_mask_blend_epi8(bits[0], look_in_256(table, index, bit7), look_in_256(table + 256, index, bit7));
+    return (pair){{_mm512_mask_blend_epi8(x[0].bits[bit - 7], a.v[0], b.v[0]),
+                   _mm512_mask_blend_epi8(x[1].bits[bit - 7], a.v[1], b.v[1])}};
 }
 
-INLINE __m512i look_in_1024(const uint8_t *table, __m512i index, __mmask64 bit7, const __mmask64 *bits)
+INLINE pair look_in_256(const uint8_t *table, const indices *x)
 {
-    return _mm512_mask_blend_epi8(bits[1], look_in_512(table, index, bit7, bits),
-                                  look_in_512(table + 512, index, bit7, bits));
+    return choose(x, 7, look_in_128(table, x), look_in_128(table + 128, x));
 }
 
-/* The table's bytes for 64 indices, whose low eight bits are in index and whose others are masks, the ninth first. */
-INLINE __m512i look(const uint8_t *table, const int entries, __m512i index, const __mmask64 *bits)
+INLINE pair look_in_512(const uint8_t *table, const indices *x)
 {
-    const __mmask64 bit7 = _mm512_movepi8_mask(index);
+    return choose(x, 8, look_in_256(table, x), look_in_256(table + 256, x));
+}
+
+INLINE pair look_in_1024(const uint8_t *table, const indices *x)
+{
+    return choose(x, 9, look_in_512(table, x), look_in_512(table + 512, x));
+}
+
+INLINE pair look(const uint8_t *table, const int entries, const indices *x)
+{
     switch (entries) {
-    case 256: return look_in_256(table, index, bit7);
-    case 512: return look_in_512(table, index, bit7, bits);
-    case 1024: return look_in_1024(table, index, bit7, bits);
-    default:
-        return _mm512_mask_blend_epi8(bits[2], look_in_1024(table, index, bit7, bits),
-                                      look_in_1024(table + 1024, index, bit7, bits));
+    case 256: return look_in_256(table, x);
+    case 512: return look_in_512(table, x);
+    case 1024: return look_in_1024(table, x);
+    default: return choose(x, 10, look_in_1024(table, x), look_in_1024(table + 1024, x));
     }
 }
 
@@ -145,29 +163,26 @@ INLINE void turn_8(__m512i *v, __m512i signs, int place)
     v[1] = _mm512_mask_sub_epi8(v[1], _mm512_test_epi8_mask(s, _mm512_set1_epi32((int)0x80402010)), twice_64, v[1]);
 }
 
-/* The values plus 64 of four entries of eight columns; entry e stands at byte place[e] of each 32 bits. */
-INLINE void values_by_8(__m512i v[8], const tables *t, const format f, __m512i index, const __mmask64 *bits,
-                        const int place[4])
+/* The values plus 64 of four entries of eight columns by their low and high codes; entry e stands at byte place[e] of
+ * each 32 bits. */
+INLINE void values_by_8(__m512i v[8], const kind of, __m512i low, __m512i high, const int place[4])
 {
-    __m512i low = look(t->low, f.entries, index, bits), high = look(t->high, f.entries, index, bits);
     UNROLL
     for (int e = 0; e < 4; e++) {
-        v[2 * e] = _mm512_permutexvar_epi8(bits_from(low, 8 * place[e], 2), values_of(f.kind));
-        v[2 * e + 1] = _mm512_permutexvar_epi8(bits_from(high, 8 * place[e], 2), values_of(f.kind));
+        v[2 * e] = _mm512_permutexvar_epi8(bits_from(low, 8 * place[e], 2), values_of(of));
+        v[2 * e + 1] = _mm512_permutexvar_epi8(bits_from(high, 8 * place[e], 2), values_of(of));
     }
 }
 
 /* The same of four entries of four columns. */
-INLINE void values_by_4(__m512i v[4], const tables *t, const format f, __m512i index, const __mmask64 *bits)
+INLINE void values_by_4(__m512i v[4], const kind of, __m512i low, __m512i high)
 {
     const __m512i even = _mm512_set1_epi16(255);
-    __m512i low = look(t->low, f.entries, index, bits), high = look(t->high, f.entries, index, bits);
     /* Low and high bytes of entries 0 and 2, and of 1 and 3, beside each other: even ? a : b. */
-    __m512i pair[2] = {_mm512_ternarylogic_epi32(low, _mm512_slli_epi16(high, 8), even, 0xe4),
+    __m512i both[2] = {_mm512_ternarylogic_epi32(low, _mm512_slli_epi16(high, 8), even, 0xe4),
                        _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8), high, even, 0xe4)};
     UNROLL
-    for (int e = 0; e < 4; e++)
-        v[e] = _mm512_permutexvar_epi8(bits_from(pair[e % 2], e / 2 * 16, 4), values_of(f.kind));
+    for (int e = 0; e < 4; e++) v[e] = _mm512_permutexvar_epi8(bits_from(both[e % 2], e / 2 * 16, 4), values_of(of));
 }
 
 /* (v & mask) | 1 */
@@ -184,94 +199,142 @@ INLINE void nibble_scales(__m512i scale[2], const uint8_t *p, int i)
     scale[1] = odd_of(_mm512_srli_epi32(s, 3), 30);
 }
 
-/* Columns 32 i to 32 i + 31 of the block at w as bytes q + 64, with their scale, or the scales of their halves. */
-INLINE void columns(__m512i v[8], __m512i scale[2], const uint8_t *w, int i, const tables *t, const format f)
+INLINE bool is_by_4(const kind of)
 {
-    static const int in_order[4] = {0, 1, 2, 3};
-    __mmask64 bits[3] = {0}, bits2[3] = {0};
-    switch (f.kind) {
-    case IQ2_XXS: {
-        __m512i rest = load(w + 32 + 128 * i + 64), signs = signs_of_7(bits_from(rest, 0, 7));
-        values_by_8(v, t, f, load(w + 32 + 128 * i), bits, in_order);
-        UNROLL
-        for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, e);
-        scale[0] = odd_of(_mm512_srli_epi32(rest, 27), 30);
-        return;
-    }
+    return of == IQ3_XXS || of == IQ3_S;
+}
+
+/* Entries 1 and 2 change places in IQ2_XS, whose units have two of them. */
+INLINE int place_of(const kind of, int e)
+{
+    return of == IQ2_XS && (e == 1 || e == 2) ? 3 - e : e;
+}
+
+/* The two units of IQ2_XS with columns 32 i to 32 i + 31, as the low and the high bytes of their entries. */
+INLINE void bytes_of_pairs(__m512i *low, __m512i *high, const uint8_t *w, int i)
+{
+    const __m512i even = _mm512_set1_epi16(255);
+    __m512i a = load(w + 160 + 128 * i), b = load(w + 160 + 128 * i + 64);
+    *low = _mm512_ternarylogic_epi32(a, _mm512_slli_epi16(b, 8), even, 0xe4);
+    *high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(a, 8), b, even, 0xe4);
+}
+
+/* Where the units of IQ1 with columns 32 i to 32 i + 31 are: upper bits, and two units of indices. */
+INLINE const uint8_t *units_of_iq1(const uint8_t *w, int i, const kind of)
+{
+    return w + (of == IQ1_M ? 128 : 32) + 192 * (i / 2);
+}
+
+/* The indices for columns 32 i to 32 i + 31 of the block at w; of IQ3, half 0 or 1 of them. */
+INLINE indices indices_of(const uint8_t *w, int i, int half, const kind of)
+{
+    indices x = {0};
+    switch (of) {
+    case IQ2_XXS: x.low = load(w + 32 + 128 * i); break;
     case IQ2_XS: {
-        static const int place[4] = {0, 2, 1, 3};
-        const __m512i even = _mm512_set1_epi16(255);
-        __m512i a = load(w + 160 + 128 * i), b = load(w + 160 + 128 * i + 64);
-        __m512i low = _mm512_ternarylogic_epi32(a, _mm512_slli_epi16(b, 8), even, 0xe4);
-        __m512i high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(a, 8), b, even, 0xe4);
-        bits[0] = test(high, 1);
-        values_by_8(v, t, f, low, bits, place);
-        __m512i signs = signs_of_7(_mm512_srli_epi16(high, 1));
-        UNROLL
-        for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, place[e]);
-        nibble_scales(scale, w + 32, i);
-        return;
+        __m512i high;
+        bytes_of_pairs(&x.low, &high, w, i);
+        x.bits[1] = test(high, 1);
+        break;
     }
     case IQ2_S: {
         __m512i upper = bits_from(shift_right(load(w + 160 + 64 * (i / 4)), 8 * (i % 4)), 0, 2);
-        __m512i signs = load(w + 288 + 128 * i + 64);
-        bits[0] = test(upper, 1);
-        bits[1] = test(upper, 2);
-        values_by_8(v, t, f, load(w + 288 + 128 * i), bits, in_order);
-        UNROLL
-        for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, e);
-        nibble_scales(scale, w + 32, i);
-        return;
+        x.low = load(w + 288 + 128 * i);
+        x.bits[1] = test(upper, 1);
+        x.bits[2] = test(upper, 2);
+        break;
     }
-    case IQ3_XXS: {
-        __m512i rest = load(w + 32 + 192 * i), signs = signs_of_7(bits_from(rest, 0, 7));
-        values_by_4(v, t, f, load(w + 32 + 192 * i + 64), bits);
-        values_by_4(v + 4, t, f, load(w + 32 + 192 * i + 128), bits);
-        UNROLL
-        for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, e);
-        scale[0] = odd_of(_mm512_srli_epi32(rest, 27), 30);
-        return;
-    }
-    case IQ3_S: {
-        __m512i upper = shift_right(load(w + 96 + 64 * (i / 4)), 8 * (i % 4)), signs = load(w + 224 + 192 * i);
-        bits[0] = test(bits_from(upper, 0, 1), 1);
-        bits2[0] = test(bits_from(upper, 4, 1), 1);
-        values_by_4(v, t, f, load(w + 224 + 192 * i + 64), bits);
-        values_by_4(v + 4, t, f, load(w + 224 + 192 * i + 128), bits2);
-        UNROLL
-        for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, e);
-        scale[0] = odd_of(_mm512_slli_epi32(shift_right(load(w + 32), 4 * i), 1), 30);
-        return;
-    }
+    case IQ3_XXS: x.low = load(w + 32 + 192 * i + 64 + 64 * half); break;
+    case IQ3_S:
+        x.low = load(w + 224 + 192 * i + 64 + 64 * half);
+        x.bits[1] = test(bits_from(shift_right(load(w + 96 + 64 * (i / 4)), 8 * (i % 4)), 4 * half, 1), 1);
+        break;
     case IQ1_S:
     case IQ1_M: {
-        const bool fine = f.kind == IQ1_M;
-        const __m512i two = _mm512_set1_epi8(2);
-        const uint8_t *units = w + (fine ? 128 : 32) + 192 * (i / 2);
-        __m512i word = shift_right(load(units), 16 * (i % 2));
-        __m512i upper = bits_from(word, 0, fine ? 4 : 3);
+        const uint8_t *units = units_of_iq1(w, i, of);
+        __m512i upper = bits_from(shift_right(load(units), 16 * (i % 2)), 0, of == IQ1_M ? 4 : 3);
+        x.low = load(units + 64 + 64 * (i % 2));
         UNROLL
-        for (int b = 0; b < 3; b++) bits[b] = test(upper, 1 << b);
-        values_by_8(v, t, f, load(units + 64 + 64 * (i % 2)), bits, in_order);
-        if (fine) {
-            UNROLL
-            for (int e = 0; e < 4; e++) { /* the bytes are 57 and more: nothing is borrowed from one to the next */
-                __mmask16 minus = _mm512_test_epi32_mask(word, _mm512_set1_epi32(8 << 4 * e));
-                v[2 * e] = _mm512_mask_sub_epi32(v[2 * e], minus, v[2 * e], two);
-                v[2 * e + 1] = _mm512_mask_sub_epi32(v[2 * e + 1], minus, v[2 * e + 1], two);
-            }
-            __m512i s = shift_right(load(w + 64 * (i / 4)), 16 * (i / 2 % 2) + 6 * (i % 2));
-            scale[0] = odd_of(_mm512_slli_epi32(s, 1), 14);
-            scale[1] = odd_of(_mm512_srli_epi32(s, 2), 14);
-        } else {
-            __m512i down = _mm512_maskz_mov_epi32(_mm512_test_epi32_mask(word, _mm512_set1_epi32(1 << 15)), two);
-            UNROLL
-            for (int e = 0; e < 8; e++) v[e] = _mm512_sub_epi8(v[e], down);
-            scale[0] = odd_of(_mm512_srli_epi32(word, 11), 14);
+        for (int b = 0; b < 3; b++) x.bits[1 + b] = test(upper, 1 << b);
+        break;
+    }
+    }
+    x.bits[0] = _mm512_movepi8_mask(x.low);
+    return x;
+}
+
+/* Columns 32 i to 32 i + 31 of the block at w as bytes q + 64, with their scale, or the scales of their halves. low and
+ * high are the entries' codes: of the columns, or of IQ3 those of both halves. */
+INLINE void columns(__m512i v[8], __m512i scale[2], const uint8_t *w, int i, const __m512i *low, const __m512i *high,
+                    const kind of)
+{
+    int place[4];
+    UNROLL
+    for (int e = 0; e < 4; e++) place[e] = place_of(of, e);
+    if (is_by_4(of)) {
+        values_by_4(v, of, low[0], high[0]);
+        values_by_4(v + 4, of, low[1], high[1]);
+    } else {
+        values_by_8(v, of, low[0], high[0], place);
+    }
+    __m512i signs;
+    switch (of) {
+    case IQ2_XXS:
+    case IQ3_XXS: {
+        __m512i rest = load(of == IQ2_XXS ? w + 32 + 128 * i + 64 : w + 32 + 192 * i);
+        signs = signs_of_7(bits_from(rest, 0, 7));
+        scale[0] = odd_of(_mm512_srli_epi32(rest, 27), 30);
+        break;
+    }
+    case IQ2_XS: {
+        __m512i unused, bytes;
+        bytes_of_pairs(&unused, &bytes, w, i);
+        signs = signs_of_7(_mm512_srli_epi16(bytes, 1));
+        nibble_scales(scale, w + 32, i);
+        break;
+    }
+    case IQ2_S:
+        signs = load(w + 288 + 128 * i + 64);
+        nibble_scales(scale, w + 32, i);
+        break;
+    case IQ3_S:
+        signs = load(w + 224 + 192 * i);
+        scale[0] = odd_of(_mm512_slli_epi32(shift_right(load(w + 32), 4 * i), 1), 30);
+        break;
+    case IQ1_S: {
+        __m512i word = shift_right(load(units_of_iq1(w, i, of)), 16 * (i % 2));
+        __m512i down =
+            _mm512_maskz_mov_epi32(_mm512_test_epi32_mask(word, _mm512_set1_epi32(1 << 15)), _mm512_set1_epi8(2));
+        UNROLL
+        for (int e = 0; e < 8; e++) v[e] = _mm512_sub_epi8(v[e], down);
+        scale[0] = odd_of(_mm512_srli_epi32(word, 11), 14);
+        return;
+    }
+    case IQ1_M: {
+        __m512i word = shift_right(load(units_of_iq1(w, i, of)), 16 * (i % 2)), two = _mm512_set1_epi8(2);
+        UNROLL
+        for (int e = 0; e < 4; e++) { /* the bytes are 57 and more: nothing is borrowed from one to the next */
+            __mmask16 minus = _mm512_test_epi32_mask(word, _mm512_set1_epi32(8 << 4 * e));
+            v[2 * e] = _mm512_mask_sub_epi32(v[2 * e], minus, v[2 * e], two);
+            v[2 * e + 1] = _mm512_mask_sub_epi32(v[2 * e + 1], minus, v[2 * e + 1], two);
         }
+        __m512i s = shift_right(load(w + 64 * (i / 4)), 16 * (i / 2 % 2) + 6 * (i % 2));
+        scale[0] = odd_of(_mm512_slli_epi32(s, 1), 14);
+        scale[1] = odd_of(_mm512_srli_epi32(s, 2), 14);
         return;
     }
     }
+    UNROLL
+    for (int e = 0; e < 4; e++) turn_8(v + 2 * e, signs, place[e]);
+}
+
+/* 64 columns at a time, or 32 of IQ3: what two sets of indices give. */
+INLINE void codes_of(pair *low, pair *high, const uint8_t *w, int i, const tables *t, const format f)
+{
+    const bool by_4 = is_by_4(f.kind);
+    indices x[2] = {indices_of(w, i, 0, f.kind), indices_of(w, by_4 ? i : i + 1, 1, f.kind)};
+    *low = look(t->low, f.entries, x);
+    *high = look(t->high, f.entries, x);
 }
 
 /* d * f */
@@ -336,12 +399,19 @@ INLINE void mm_iq(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_gro
             prefetch(w, f.bytes, n);
             UNROLL
             for (int i = 0; i < n; i++) total[i] = _mm512_setzero_si512();
-            for (int i = 0; i < 8; i++) {
-                __m512i v[8], scale[2];
-                columns(v, scale, w, i, &t, f);
-                const uint8_t *x = a + 256 * t0 + 32 * i, *c = a + 260 * tile + 64 * t0 + 8 * i;
+            const int at_once = is_by_4(f.kind) ? 1 : 2;
+            for (int i = 0; i < 8; i += at_once) {
+                pair low, high;
+                codes_of(&low, &high, w, i, &t, f);
                 UNROLL
-                for (int j = 0; j < n; j++) total[j] = add_columns(total[j], v, scale, x + 256 * j, c + 64 * j, f.fine);
+                for (int h = 0; h < at_once; h++) {
+                    __m512i v[8], scale[2];
+                    columns(v, scale, w, i + h, low.v + h, high.v + h, f.kind);
+                    const uint8_t *x = a + 256 * t0 + 32 * (i + h), *c = a + 260 * tile + 64 * t0 + 8 * (i + h);
+                    UNROLL
+                    for (int j = 0; j < n; j++)
+                        total[j] = add_columns(total[j], v, scale, x + 256 * j, c + 64 * j, f.fine);
+                }
             }
             add_block(acc, total, factor(w, f), a + 256 * tile + 4 * t0, n);
         }
@@ -354,14 +424,19 @@ INLINE void expand(uint8_t *out, const uint8_t *w, int64_t k, const format f)
     tables t;
     make_tables(&t, f);
     for (int64_t b = k / 256; b > 0; b--, w += f.bytes, out += PL_CPU_EXPANDED) {
-        for (int i = 0; i < 8; i++) {
-            __m512i v[8], scale[2];
-            columns(v, scale, w, i, &t, f);
-            UNROLL
-            for (int j = 0; j < 8; j++) _mm512_storeu_si512(out + 512 * i + 64 * j, v[j]);
-            uint8_t *scales = out + EXPANDED_SCALES + (f.fine ? 128 : 64) * i;
-            _mm512_storeu_si512(scales, scale[0]);
-            if (f.fine) _mm512_storeu_si512(scales + 64, scale[1]);
+        const int at_once = is_by_4(f.kind) ? 1 : 2;
+        for (int i = 0; i < 8; i += at_once) {
+            pair low, high;
+            codes_of(&low, &high, w, i, &t, f);
+            for (int h = 0; h < at_once; h++) {
+                __m512i v[8], scale[2];
+                columns(v, scale, w, i + h, low.v + h, high.v + h, f.kind);
+                UNROLL
+                for (int j = 0; j < 8; j++) _mm512_storeu_si512(out + 512 * (i + h) + 64 * j, v[j]);
+                uint8_t *scales = out + EXPANDED_SCALES + (f.fine ? 128 : 64) * (i + h);
+                _mm512_storeu_si512(scales, scale[0]);
+                if (f.fine) _mm512_storeu_si512(scales + 64, scale[1]);
+            }
         }
         _mm512_storeu_ps(out + EXPANDED_D, factor(w, f));
     }
