@@ -1,12 +1,13 @@
 /* How near the matrix product comes to what the machine can do: bytes of weights read per second for few tokens,
  * operations per second for many, each beside a peak measured in the same run.
  *
- *   paceline-bench-mm [-H] [-t threads] [type ...]
+ *   paceline-bench-mm [-H] [-s KIB] [-t threads] [type ...]
  *
  * One line per type and number of tokens: GB/s with its share of the read peak, GOP/s (two per multiply and add) with
  * its share of the operation peak (limits.h). -H puts the weights on huge pages, where the
- * system has them: a mapped file has not, and on a virtual machine that alone can halve what memory gives. PACELINE_ISA
- * lowers the instruction set, of the operation peak too.
+ * system has them: a mapped file has not, and on a virtual machine that alone can halve what memory gives. -s takes so
+ * many KiB of weights instead of more than the caches hold: few enough stay there, and what the kernels alone need is
+ * seen. PACELINE_ISA lowers the instruction set, of the operation peak too.
  *
  * Every figure is the best of many short runs, the peaks' runs among them, because other work on the machine only slows
  * down. */
@@ -36,7 +37,8 @@ typedef struct bench {
     pl_pool *pool;
     int n_threads;
     pl_cpu_kernels kernels;
-    void *array; /* read_bytes */
+    void *array;         /* read_bytes */
+    size_t weight_bytes; /* of a product with few tokens; at most read_bytes */
     pl_limits limits;
 } bench;
 
@@ -74,7 +76,8 @@ static void *must(void *p)
 static void measure_type(bench *b, pl_type type)
 {
     size_t row = pl_type_row_size(type, K);
-    int64_t m = (int64_t)(read_bytes / row) / 16 * 16;
+    int64_t m = (int64_t)(b->weight_bytes / row) / 16 * 16;
+    if (m < 16) m = 16;
     enum { N_MAX = 128, M_MANY = 1024 };
     for (size_t i = 0; i < sizeof token_counts / sizeof *token_counts; i++) {
         int64_t n = token_counts[i], rows = n > 8 ? M_MANY : m;
@@ -106,15 +109,16 @@ static void measure_type(bench *b, pl_type type)
 
 int main(int argc, char **argv)
 {
-    static bench b = {.n_threads = 1};
+    static bench b = {.n_threads = 1, .weight_bytes = read_bytes};
     bool huge = false;
-    for (int o; (o = getopt(argc, argv, "Ht:")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "Hs:t:")) != -1;) {
         if (o == 'H') huge = true;
+        if (o == 's') b.weight_bytes = (size_t)strtoul(optarg, NULL, 10) << 10;
         if (o == 't') b.n_threads = atoi(optarg);
         if (o == '?') b.n_threads = 0;
     }
-    if (b.n_threads < 1 || b.n_threads > PL_LIMITS_THREADS_MAX) {
-        fprintf(stderr, "usage: %s [-H] [-t threads] [type ...]\n", argv[0]);
+    if (b.n_threads < 1 || b.n_threads > PL_LIMITS_THREADS_MAX || b.weight_bytes > read_bytes) {
+        fprintf(stderr, "usage: %s [-H] [-s KiB] [-t threads] [type ...]\n", argv[0]);
         return pl_status_exit_code(PL_ERR_INVALID);
     }
     int first = optind;
