@@ -16,9 +16,15 @@
  * q = x * (1 / d) rounded to nearest even, each step rounded to f32. When a < 2^-100, d and q are 0. When a is not
  * finite, d is NaN and q are 0: NaN reaches every result of that token.
  *
- * A quantized activation may have two terms. Then token t of x is tokens 2 t and 2 t + 1 here: the values above, and
- * the same of the rest x - d * q, multiply and subtraction each rounded to f32. With the rest's own scale the two hold
- * x to about 16 bits. A tile has both terms of a token, so that a kernel reads the weights once for them.
+ * A quantized activation may have two terms: the values above, and the same of the rest x - d * q, multiply and
+ * subtraction each rounded to f32. With the rest's own scale the two hold x to about 16 bits. Of up to 4 tokens, token
+ * t of x is tokens 2 t and 2 t + 1 here, so that a kernel reads the weights once for both. Of more, all first terms
+ * stand in tiles as those of one term do, and all second terms behind them in tiles of their own.
+ *
+ * PL_TWO_TERMS_WHERE_LARGE takes 0 for the rest of a block unless d * d > sum16(x * x of the token) / k * c, with
+ * c = 9 / 127^2 for blocks of 32 and 12 / 127^2 for 256: unless, that is, its largest value is about three times the
+ * root of the token's mean square. Those are the blocks that lose most: the others' values share a scale that fits
+ * them. Of blocks of 32 Gaussian values one of twelve is large.
  *
  * Threads: each part is written by one thread; see pl_act_make. */
 #pragma once
@@ -28,10 +34,20 @@
 
 enum { PL_ACT_TILE = 8 };
 
-/* Thread i_thread's share of the making of n tokens at x, x_stride bytes apart, into out, which has n * n_terms of
- * them. Shares are disjoint and their union is all. n_terms is 1, or 2 where act is quantized. */
-void pl_act_make(const pl_cpu_kernels *k, pl_act act, int n_terms, const void *x, size_t x_stride, int64_t columns,
-                 int64_t n, void *out, int i_thread, int n_threads);
+/* Thread i_thread's share of the making of n tokens at x, x_stride bytes apart, into out, which has n of them, or 2 n
+ * where they have two terms. Shares are disjoint and their union is all. The precision of PL_ACT_F32 is PL_ONE_TERM. */
+void pl_act_make(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const void *x, size_t x_stride,
+                 int64_t columns, int64_t n, void *out, int i_thread, int n_threads);
+
+/* Columns and bytes of a block; act is quantized. */
+static inline int pl_act_columns(pl_act act)
+{
+    return act == PL_ACT_Q8 ? 32 : 256;
+}
+static inline size_t pl_act_bytes(pl_act act)
+{
+    return act == PL_ACT_Q8 ? PL_ACT_Q8_BYTES : PL_ACT_Q8K_BYTES;
+}
 
 /* d and 1 / d for the bits of a block's largest magnitude; *inverse is 0 when all q are to be 0. */
 static inline float pl_act_scale(uint32_t amax_bits, float *inverse)

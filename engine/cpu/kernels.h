@@ -110,8 +110,12 @@ typedef struct pl_cpu_kernels {
      *   IQ1, IQ2, IQ3:     acc = acc + ((d * f) * dx) * (float)(sum over sub-blocks j of (2 s[j] + 1) * (sum of q * qx over j)) with
      *                      f = 1 for IQ3_S, 1/4 for IQ3_XXS and 1/8 for the others; q is the grid's value under its sign, in IQ1_S
      *                      and IQ1_M 8 times the grid's value plus the shift, which is 1 or -1
-     * The integer sums are exact in int32, whatever their order. The two terms of a precise product's activation are two tokens. */
+     * The integer sums are exact in int32, whatever their order. The two terms of a precise product's activation are two tokens.
+     * A block of an activation whose scale is 0 adds +0 or -0 to a chain that is never -0: kernels may leave it out. */
     void (*mm[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k, int tile);
+    /* One block of one packed group, as a step of the chains above: token t's 16 chains stand at acc + 16 * at[t] before and behind it.
+     * act is a tile of one block. NULL where there is none: then empty blocks cost what others do. */
+    void (*mm_more[PL_TYPE_COUNT])(float *acc, const uint16_t *at, const void *w, const void *act, int tile);
 
     /* By weight type, NULL where it does not pay: for more tokens than a tile, one packed group of 16 rows is first made into
      * k / 256 blocks of PL_CPU_EXPANDED bytes at out, losslessly and in a form of the instruction set's own, and then takes the

@@ -7,7 +7,6 @@
 enum {
     ROWS = PL_PACK_ROWS,
     PAIRS = PL_SCRATCH_PAIRS,
-    PANEL_BYTES = 512 << 10,   /* activations of a panel: half of the second-level cache of a server core */
     STRIP_BYTES = 128 << 10,   /* packed weights that are kept close while a panel's tiles pass over them */
     FLOAT_GROUPS = 4,          /* float kernels run four groups at once to fill the pipeline */
     CHUNKS_PER_THREAD = 8,     /* so that a core that is twice as slow ends one eighth late at most */
@@ -25,16 +24,28 @@ typedef void (*kernel)(float *dst, size_t dst_stride, const void *w, int64_t n_g
 typedef struct head {
     const pl_tensor *x; /* NULL: nobody's */
     pl_act act;
-    int n_terms;
+    pl_precision precision;
 } head;
 _Static_assert(sizeof(head) <= PL_SCRATCH_HEAD, "the head fits");
+
+/* The second terms of a panel that are not empty, gathered by blocks: tiles of one block each, for
+ * pl_cpu_kernels.mm_more. One per thread and call; products that go together share it. */
+typedef struct more {
+    int64_t panel;   /* its first token; -1: nothing is gathered */
+    bool most;       /* more than there is room for: all are taken, from where they are */
+    uint32_t *first; /* [blocks + 1] in tokens and tiles */
+    uint16_t *tokens;
+    char *tiles;
+    float *acc; /* [panel][ROWS] */
+} more;
 
 /* What one product needs to know, derived from the tensors alike by every thread. */
 typedef struct job {
     const pl_tensor *w, *x, *dst;
     pl_act act;
+    pl_precision precision;
     pl_mul_mat_scratch sizes;
-    int64_t k, m, n; /* n counts the terms of each row of x as tokens of their own */
+    int64_t k, m, n; /* n counts the terms of each row of x as tokens of their own where they are pairs */
     size_t row_size, token_size;
     int64_t n_groups, n_packed; /* groups, the ragged one included; groups that are packed already */
     int64_t panel;              /* tokens */
@@ -42,6 +53,7 @@ typedef struct job {
     char *acts;
     char *group;    /* this thread's packed copy of one group */
     char *expanded; /* this thread's group of expanded weights */
+    more *more;     /* this thread's second terms where large */
     float *tile;    /* this thread's results: of a ragged group [PL_ACT_TILE][ROWS], of pairs PAIRS times as wide */
     const pl_cpu_kernels *kernels;
 } job;
@@ -72,7 +84,7 @@ bool pl_cpu_mul_mat_supported(const pl_tensor *dst)
 static pl_mul_mat_scratch sizes_of(const pl_tensor *dst, int n_threads)
 {
     const pl_tensor *w = dst->src[0];
-    return pl_scratch_mul_mat(w->type, w->ne[0], dst->src[1]->ne[1], dst->params.i[0], n_threads);
+    return pl_scratch_mul_mat(w->type, w->ne[0], dst->src[1]->ne[1], (pl_precision)dst->params.i[0], n_threads);
 }
 
 size_t pl_cpu_mul_mat_scratch(const pl_tensor *dst, int n_threads)
@@ -105,9 +117,10 @@ static void product(const job *j, kernel mm, const void *w, int64_t first, int64
 {
     int tile = (int)min64(j->n - token, PL_ACT_TILE);
     size_t stride = j->dst->nb[1] / sizeof(float);
-    float *dst = (float *)((char *)j->dst->data + (size_t)(token / j->sizes.n_terms) * j->dst->nb[1]) + first * ROWS;
+    int64_t row = j->sizes.paired ? token / 2 : token;
+    float *dst = (float *)((char *)j->dst->data + (size_t)row * j->dst->nb[1]) + first * ROWS;
     const void *act = j->acts + (size_t)token * j->token_size;
-    if (j->sizes.n_terms == 2) {
+    if (j->sizes.paired) {
         product_of_pairs(j, mm, w, first, end, act, tile, dst, stride);
         return;
     }
@@ -121,28 +134,149 @@ static void product(const job *j, kernel mm, const void *w, int64_t first, int64
         memcpy(dst + (size_t)t * stride, j->tile + t * ROWS, (size_t)(j->m - first * ROWS) * sizeof(float));
 }
 
+/* Whether second terms stand behind the first ones, in tiles of their own. */
+static bool has_second(const job *j)
+{
+    return j->sizes.n_terms == 2 && !j->sizes.paired;
+}
+
+/* Adds the second terms of one tile of tokens; as product. */
+static void add_second(const job *j, kernel mm, const char *w, int64_t first, int64_t end, int64_t token)
+{
+    int tile = (int)min64(j->n - token, PL_ACT_TILE);
+    const size_t tile_stride = PAIRS * ROWS;
+    const void *act = j->acts + (size_t)(j->n + token) * j->token_size;
+    for (int64_t g = first; g < end; g += PAIRS, w += PAIRS * ROWS * j->row_size) {
+        int64_t n_groups = min64(PAIRS, end - g), columns = min64(n_groups * ROWS, j->m - g * ROWS);
+        mm(j->tile, tile_stride, w, n_groups, act, j->k, tile);
+        for (int t = 0; t < tile; t++) {
+            float *dst = (float *)((char *)j->dst->data + (size_t)(token + t) * j->dst->nb[1]) + g * ROWS;
+            j->kernels->add(dst, dst, j->tile + (size_t)t * tile_stride, columns);
+        }
+    }
+}
+
+/* The parts of a thread's room for them, as pl_scratch_mul_mat counts it. */
+static more room_of(const job *j, char *at)
+{
+    if (j->sizes.more == 0) return (more){.panel = -1};
+    size_t blocks = (size_t)(j->k / pl_act_columns(j->act));
+    more o = {.panel = -1, .acc = (float *)at};
+    o.first = (uint32_t *)(at + (size_t)j->sizes.panel * ROWS * sizeof(float));
+    o.tiles = (char *)(o.first + (blocks + 1));
+    o.tokens = (uint16_t *)(o.tiles + j->sizes.most_more * pl_act_bytes(j->act));
+    return o;
+}
+
+/* Copies slot `from` of a tile of one block to slot `to` of another. */
+static void copy_slot(pl_act act, const char *src, int src_tile, int from, char *dst, int dst_tile, int to)
+{
+    static const size_t fields[2][4] = {{32, 4, 4, 4}, {256, 4, 64, 16}}; /* act.h */
+    for (int i = 0; i < 4; i++) {
+        size_t size = fields[act == PL_ACT_Q8K][i];
+        memcpy(dst + (size_t)to * size, src + (size_t)from * size, size);
+        src += (size_t)src_tile * size;
+        dst += (size_t)dst_tile * size;
+    }
+}
+
+/* Gathers what is not empty of the panel's second terms. */
+static void gather(const job *j, int64_t token_first, int64_t token_end)
+{
+    more *o = j->more;
+    const int columns = pl_act_columns(j->act);
+    const size_t bytes = pl_act_bytes(j->act);
+    const char *behind = j->acts + (size_t)j->n * j->token_size;
+    size_t at = 0;
+    o->panel = token_first;
+    o->most = true;
+    for (int64_t b = 0; b < j->k / columns; b++) {
+        o->first[b] = (uint32_t)at;
+        for (int64_t token = token_first; token < token_end; token += PL_ACT_TILE) {
+            int tile = (int)min64(j->n - token, PL_ACT_TILE);
+            const char *block = behind + (size_t)token * j->token_size + (size_t)b * (size_t)tile * bytes;
+            for (int t = 0; t < tile; t++) {
+                uint32_t d;
+                memcpy(&d, block + columns * tile + 4 * t, sizeof d);
+                if (d == 0) continue;
+                if (at == j->sizes.most_more) return;
+                o->tokens[at++] = (uint16_t)(token + t - token_first);
+            }
+        }
+        for (size_t i = o->first[b]; i < at; i += PL_ACT_TILE) {
+            int n = (int)min64((int64_t)(at - i), PL_ACT_TILE);
+            for (int t = 0; t < n; t++) {
+                int64_t token = token_first + o->tokens[i + (size_t)t], from = token / PL_ACT_TILE * PL_ACT_TILE;
+                int tile = (int)min64(j->n - from, PL_ACT_TILE);
+                const char *block = behind + (size_t)from * j->token_size + (size_t)b * (size_t)tile * bytes;
+                copy_slot(j->act, block, tile, (int)(token - from), o->tiles + i * bytes, n, t);
+            }
+        }
+    }
+    o->first[j->k / columns] = (uint32_t)at;
+    o->most = false;
+}
+
+/* Adds what was gathered of the panel, times one whole group. */
+static void add_gathered(const job *j, const char *w, int64_t g, int64_t token_first, int64_t token_end)
+{
+    const more *o = j->more;
+    const size_t bytes = pl_act_bytes(j->act), n = (size_t)(token_end - token_first);
+    const int64_t blocks = j->k / pl_act_columns(j->act);
+    const size_t block_size = ROWS * j->row_size / (size_t)blocks;
+    memset(o->acc, 0, n * ROWS * sizeof(float));
+    for (int64_t b = 0; b < blocks; b++, w += block_size)
+        for (uint32_t i = o->first[b]; i < o->first[b + 1]; i += PL_ACT_TILE)
+            j->kernels->mm_more[j->w->type](o->acc, o->tokens + i, w, o->tiles + i * bytes,
+                                            (int)min64(o->first[b + 1] - i, PL_ACT_TILE));
+    for (size_t t = 0; t < n; t++) {
+        float *dst = (float *)((char *)j->dst->data + ((size_t)token_first + t) * j->dst->nb[1]) + g * ROWS;
+        for (int r = 0; r < ROWS; r++) dst[r] += o->acc[t * ROWS + (size_t)r];
+    }
+}
+
+/* Groups first to end - 1, which are packed at w, times a panel of tokens. expanded: they are one, and it stands there
+ * expanded as well. */
+static void packed_groups(const job *j, const char *w, const char *expanded, int64_t first, int64_t end,
+                          int64_t token_first, int64_t token_end)
+{
+    const pl_cpu_kernels *k = j->kernels;
+    kernel mm = expanded ? k->mm_expanded[j->w->type] : k->mm[j->w->type];
+    const char *from = expanded ? expanded : w;
+    for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE) product(j, mm, from, first, end, t);
+    if (!has_second(j)) return;
+    if (j->sizes.more > 0 && k->mm_more[j->w->type] && end * ROWS <= j->m) {
+        if (j->more->panel != token_first) gather(j, token_first, token_end);
+        if (!j->more->most) {
+            for (int64_t g = first; g < end; g++, w += ROWS * j->row_size)
+                add_gathered(j, w, g, token_first, token_end);
+            return;
+        }
+    }
+    for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE) add_second(j, mm, from, first, end, t);
+}
+
 /* Groups first to end - 1 times a panel of tokens. */
 static void strip(const job *j, int64_t first, int64_t end, int64_t token_first, int64_t token_end)
 {
     const char *rows = j->w->data;
     const pl_cpu_kernels *k = j->kernels;
     const pl_type type = j->w->type;
-    const bool expand = j->sizes.expanded > 0 && k->expand[type] != NULL && token_end - token_first > PL_ACT_TILE;
+    const bool expand =
+        j->sizes.expanded > 0 && k->expand[type] != NULL && (token_end - token_first > PL_ACT_TILE || has_second(j));
     int64_t packed_end = max64(first, min64(end, j->n_packed));
     if (first < packed_end && !expand)
-        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
-            product(j, k->mm[type], rows + (size_t)(first * ROWS) * j->row_size, first, packed_end, t);
+        packed_groups(j, rows + (size_t)(first * ROWS) * j->row_size, NULL, first, packed_end, token_first, token_end);
     for (int64_t g = first; g < packed_end && expand; g++) {
-        k->expand[type](j->expanded, rows + (size_t)(g * ROWS) * j->row_size, j->k);
-        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
-            product(j, k->mm_expanded[type], j->expanded, g, g + 1, t);
+        const char *w = rows + (size_t)(g * ROWS) * j->row_size;
+        k->expand[type](j->expanded, w, j->k);
+        packed_groups(j, w, j->expanded, g, g + 1, token_first, token_end);
     }
     for (int64_t g = packed_end; g < end; g++) {
         int n_rows = (int)min64(ROWS, j->m - g * ROWS);
         pl_pack_group(type, j->k, rows + (size_t)(g * ROWS) * j->w->nb[1], j->w->nb[1], n_rows, j->group);
         if (expand) k->expand[type](j->expanded, j->group, j->k);
-        for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE)
-            product(j, expand ? k->mm_expanded[type] : k->mm[type], expand ? j->expanded : j->group, g, g + 1, t);
+        packed_groups(j, j->group, expand ? j->expanded : NULL, g, g + 1, token_first, token_end);
     }
 }
 
@@ -160,17 +294,16 @@ static int64_t chunk_groups(const job *j, int n_threads)
 static void activations(job *j, pl_team *team, int i_thread, int n_threads, head *h)
 {
     const pl_tensor *x = j->x;
-    int n_terms = j->sizes.n_terms;
     if (j->sizes.own) {
-        pl_act_make(j->kernels, j->act, n_terms, x->data, x->nb[1], j->k, x->ne[1], j->acts, 0, 1);
+        pl_act_make(j->kernels, j->act, j->precision, x->data, x->nb[1], j->k, x->ne[1], j->acts, 0, 1);
         /* The threads' parts may lie where shared activations were. Nobody reads the head before the next barrier. */
         if (i_thread == 0) h->x = NULL;
         return;
     }
-    if (h->x == x && h->act == j->act && h->n_terms == n_terms) return;
-    pl_act_make(j->kernels, j->act, n_terms, x->data, x->nb[1], j->k, x->ne[1], j->acts, i_thread, n_threads);
+    if (h->x == x && h->act == j->act && h->precision == j->precision) return;
+    pl_act_make(j->kernels, j->act, j->precision, x->data, x->nb[1], j->k, x->ne[1], j->acts, i_thread, n_threads);
     pl_team_barrier(team);
-    if (i_thread == 0) *h = (head){x, j->act, n_terms};
+    if (i_thread == 0) *h = (head){x, j->act, j->precision};
 }
 
 /* What every thread knows of a product, without its own place in scratch. */
@@ -186,17 +319,18 @@ static job job_of(const pl_tensor *dst, int n_threads, const pl_cpu_kernels *k)
              .sizes = sizes_of(dst, n_threads),
              .kernels = k};
     PL_ASSERT(k->mm[w->type] != NULL);
-    j.n = x->ne[1] * j.sizes.n_terms;
+    j.precision = j.sizes.n_terms == 2 ? (pl_precision)dst->params.i[0] : PL_ONE_TERM;
+    j.n = x->ne[1] * (j.sizes.paired ? 2 : 1);
     j.row_size = pl_type_row_size(w->type, j.k);
     j.token_size = pl_act_token_size(j.act, j.k);
     j.n_groups = (j.m + ROWS - 1) / ROWS;
     j.n_packed = w->layout == PL_LAYOUT_R16 ? j.m / ROWS : 0;
-    int64_t panel_tiles = max64(1, PANEL_BYTES / (int64_t)(j.token_size * PL_ACT_TILE));
-    j.panel = min64(panel_tiles, (j.n + PL_ACT_TILE - 1) / PL_ACT_TILE) * PL_ACT_TILE;
+    j.panel = j.sizes.panel;
     j.chunk = chunk_groups(&j, n_threads);
     j.n_chunks = (j.n_groups + j.chunk - 1) / j.chunk;
     j.strip_groups = j.chunk;
-    if (j.panel > PL_ACT_TILE) j.strip_groups = max64(FLOAT_GROUPS, STRIP_BYTES / (int64_t)(ROWS * j.row_size));
+    if (j.panel > PL_ACT_TILE || has_second(&j))
+        j.strip_groups = max64(FLOAT_GROUPS, STRIP_BYTES / (int64_t)(ROWS * j.row_size));
     return j;
 }
 
@@ -212,7 +346,7 @@ static void run_chunk(const job *jobs, int n_jobs, int lane, const pl_cpu_result
         for (int64_t g = first; g < end; g += j->strip_groups)
             strip(j, g, min64(end, g + j->strip_groups), token, token_end);
     }
-    int n_terms = leader->sizes.n_terms;
+    int n_terms = leader->sizes.paired ? 2 : 1;
     if (results)
         results->done(results->user, lane, token / n_terms, token_end / n_terms, first * ROWS,
                       min64(end * ROWS, leader->m));
@@ -233,9 +367,11 @@ void pl_cpu_mul_mat(pl_team *team, int i_thread, int n_threads, const pl_tensor 
     }
     const pl_mul_mat_scratch *of = &jobs[0].sizes; /* own and act are the same in all of them */
     char *acts = (char *)scratch + PL_SCRATCH_HEAD, *part = acts + (of->own ? 0 : of->act) + (size_t)i_thread * each;
+    more room = room_of(&jobs[0], part + (of->own ? of->act : 0));
     for (int i = 0; i < n_dst; i++) {
         jobs[i].acts = of->own ? part : acts;
-        jobs[i].group = part + (of->own ? of->act : 0);
+        jobs[i].more = &room;
+        jobs[i].group = part + (of->own ? of->act : 0) + of->more;
         jobs[i].expanded = jobs[i].group + jobs[i].sizes.group;
         jobs[i].tile = (float *)(jobs[i].expanded + jobs[i].sizes.expanded);
     }

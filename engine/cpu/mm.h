@@ -15,8 +15,10 @@
  * wait.
  *
  * A precise product (pl_mul_mat_precise) of a quantized type has two terms of each activation (act.h), which are two
- * tokens to the kernels: y1 and y2 go to a thread's tile of results, and y1 + y2, one rounding, to dst. The chain of an
- * element is still its row of w's and its row of x's alone.
+ * tokens to the kernels: y1 and y2 are added, one rounding. The chain of an element is still its row of w's and its row
+ * of x's alone. Of few rows the two terms go through a kernel as a pair. Of more, the second terms follow in passes of
+ * their own while the weights are in the cache, and where only large blocks have one, those that are not empty are
+ * gathered first, block by block over all tokens of a panel, so that the others cost nothing (pl_cpu_kernels.mm_more).
  *
  * Products of the same x (q, k and v; gate and up) run as one, and where they do not follow each other they still share
  * its activations: the head of scratch says whose stand behind it. pl_cpu_mul_mat_begin forgets them: before the first

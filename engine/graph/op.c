@@ -182,10 +182,10 @@ pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x)
     return t;
 }
 
-pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x)
+pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x, pl_precision precision)
 {
     pl_tensor *t = pl_mul_mat(c, w, x);
-    if (t) t->params.i[0] = true;
+    if (t) t->params.i[0] = precision;
     return t;
 }
 

@@ -32,8 +32,9 @@ pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x);
 
 /* The same, more precisely where w's type has x quantized (float weights give the same as above): x is the sum of two terms, its
  * 8-bit blocks and the 8-bit blocks of what they leave, and the result is the sum of their products, y = y1 + y2, one rounding.
- * params.i[0] is 1. Costs the arithmetic of twice the rows and reads w once. */
-pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x);
+ * PL_TWO_TERMS_WHERE_LARGE leaves the second term of a block out (it is 0) unless the block is large beside its row: act.h says
+ * when. params.i[0] is the precision. Two terms cost the arithmetic of twice the rows, and w is read once. */
+pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x, pl_precision precision);
 
 /* x / sqrt(mean(x^2) + eps) along ne[0]; then times weight [ne0] f32 when that is not NULL (Zhang and Sennrich 2019). */
 pl_tensor *pl_rms_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, float eps);

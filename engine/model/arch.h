@@ -74,7 +74,7 @@ typedef struct pl_slot_info {
     const char *name;
     pl_dim dims[2];
     pl_place place;
-    bool precise; /* products with it are pl_mul_mat_precise; arch.c says why */
+    pl_precision precision; /* of products with it (pl_mul_mat_precise); arch.c says why */
 } pl_slot_info;
 const pl_slot_info *pl_slot_get(pl_slot slot);
 
@@ -155,9 +155,9 @@ typedef struct pl_arch {
 
 /* The row of this name, or NULL. */
 const pl_arch *pl_arch_find(pl_str name);
-/* Whether products with the weight in this slot are precise. A tied embedding stands in PL_W_OUTPUT when it is the
+/* The precision of products with the weight in this slot. A tied embedding stands in PL_W_OUTPUT when it is the
  * output. */
-bool pl_arch_is_precise(const pl_arch *arch, pl_slot slot);
+pl_precision pl_arch_precision(const pl_arch *arch, pl_slot slot);
 /* All names, for Hello and error texts: as many as *n says. */
 const char *const *pl_arch_names(size_t *n);
 

@@ -17,7 +17,7 @@ pl_tensor *pl_block_embed(pl_build *b)
 
 static pl_tensor *product(pl_build *b, pl_slot slot, pl_tensor *w, pl_tensor *x)
 {
-    return pl_arch_is_precise(b->arch, slot) ? pl_mul_mat_precise(b->c, w, x) : pl_mul_mat(b->c, w, x);
+    return pl_mul_mat_precise(b->c, w, x, pl_arch_precision(b->arch, slot));
 }
 
 pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x)

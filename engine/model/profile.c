@@ -226,7 +226,7 @@ static size_t larger_scratch(size_t size, const pl_model_profile *p, pl_slot slo
 {
     const pl_gguf_tensor *t = index < 0 ? NULL : pl_gguf_tensor_at(p->g, (size_t)index);
     if (t == NULL || t->n_dims < 2) return size;
-    size_t need = pl_scratch_mul_mat_most(t->type, t->ne[0], n, pl_arch_is_precise(p->arch, slot), n_threads);
+    size_t need = pl_scratch_mul_mat_most(t->type, t->ne[0], n, pl_arch_precision(p->arch, slot), n_threads);
     return need > size ? need : size;
 }
 

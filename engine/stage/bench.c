@@ -35,7 +35,7 @@ static pl_status make_product(product *p, pl_backend *b, const uint8_t *weights,
         outputs[i] = pl_mul_mat_precise(p->ctx, /* as most products of a model are */
                                         pl_new_weight(p->ctx, PL_TYPE_Q4_0, layout, 2, ne,
                                                       weights + (size_t)i * M * pl_type_row_size(PL_TYPE_Q4_0, K), "w"),
-                                        x);
+                                        x, PL_TWO_TERMS_WHERE_LARGE);
     size_t peak;
     PL_TRY(pl_graph_build(&p->graph, p->ctx, outputs, n_matrices, err));
     PL_TRY(pl_graph_plan(p->graph, b->alignment, &peak, err));

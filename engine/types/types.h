@@ -58,6 +58,13 @@ typedef enum pl_act {
     PL_ACT_Q8K   /* blocks of 256: int8 values, f32 scale, integer sums of parts of them */
 } pl_act;
 
+/* How many terms a quantized activation has (engine/cpu/act.h): its blocks, and the blocks of what these leave. */
+typedef enum pl_precision {
+    PL_ONE_TERM,
+    PL_TWO_TERMS,
+    PL_TWO_TERMS_WHERE_LARGE /* the second only for blocks that are large beside the row */
+} pl_precision;
+
 enum { PL_ACT_Q8_BYTES = 32 + 12, PL_ACT_Q8K_BYTES = 256 + 4 + 64 + 16 }; /* per token and block: engine/cpu/act.h */
 /* Bytes per token of k columns; k is a multiple of the block. */
 size_t pl_act_token_size(pl_act act, int64_t k);

@@ -277,7 +277,8 @@ enum { SEQS = 3, LEN = 75, PAGES = (LEN + PL_KV_PAGE - 1) / PL_KV_PAGE, BLOCKS =
 
 typedef struct layer {
     int n_embd, d_head, n_head, n_head_kv, n_ff, n_rot;
-    bool neox, precise;
+    bool neox;
+    pl_precision precision;
     pl_type w_type;
     pl_kv_layout kv;
     float *w[7];         /* q k v o gate up down, as f32 */
@@ -301,7 +302,7 @@ static void layer_make(layer *l, uint64_t seed)
     l->n_ff = 160;
     l->n_rot = seed % 3 ? l->d_head : l->d_head / 2;
     l->neox = pl_rng_below(&r, 2);
-    l->precise = seed % 4 < 2;
+    l->precision = (pl_precision)(seed / 2 % 3);
     static const pl_type kv_types[] = {PL_TYPE_F16, PL_TYPE_F32, PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0};
     uint64_t n_kv_types = l->d_head == 8 ? 3 : 5; /* 8 is no whole block */
     l->kv = (pl_kv_layout){kv_types[pl_rng_below(&r, n_kv_types)], kv_types[pl_rng_below(&r, n_kv_types)], l->n_head_kv, l->d_head, l->d_head};
@@ -378,19 +379,18 @@ static layer_graph layer_graph_make(const layer *l, const machine *m, void *cons
     g.pos = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){n}, "pos");
     g.tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){PAGES, n}, "tables");
 
-    pl_tensor *(*product)(pl_graph_ctx *, pl_tensor *, pl_tensor *) = l->precise ? pl_mul_mat_precise : pl_mul_mat;
     pl_tensor *h = pl_rms_norm(c, g.x, norm[0], 1e-5f);
-    pl_tensor *q = pl_reshape(c, product(c, w[0], h), 3, (int64_t[]){l->d_head, l->n_head, n});
-    pl_tensor *k = pl_reshape(c, product(c, w[1], h), 3, (int64_t[]){l->d_head, l->n_head_kv, n});
-    pl_tensor *v = pl_reshape(c, product(c, w[2], h), 3, (int64_t[]){l->d_head, l->n_head_kv, n});
+    pl_tensor *q = pl_reshape(c, pl_mul_mat_precise(c, w[0], h, l->precision), 3, (int64_t[]){l->d_head, l->n_head, n});
+    pl_tensor *k = pl_reshape(c, pl_mul_mat_precise(c, w[1], h, l->precision), 3, (int64_t[]){l->d_head, l->n_head_kv, n});
+    pl_tensor *v = pl_reshape(c, pl_mul_mat_precise(c, w[2], h, l->precision), 3, (int64_t[]){l->d_head, l->n_head_kv, n});
     q = pl_rope(c, q, g.table, l->n_rot, l->neox);
     k = pl_rope(c, k, g.table, l->n_rot, l->neox);
     kv = pl_kv_store(c, kv, k, v, g.slots);
     pl_tensor *a = pl_attention(c, q, kv, g.pos, g.tables, 1.0f / sqrtf((float)l->d_head));
     pl_tensor *x = pl_add(c, g.x, pl_mul_mat(c, w[3], a));
     h = pl_rms_norm(c, x, norm[1], 1e-5f);
-    h = pl_swiglu(c, product(c, w[4], h), product(c, w[5], h));
-    g.y = pl_add(c, x, product(c, w[6], h));
+    h = pl_swiglu(c, pl_mul_mat_precise(c, w[4], h, l->precision), pl_mul_mat_precise(c, w[5], h, l->precision));
+    g.y = pl_add(c, x, pl_mul_mat_precise(c, w[6], h, l->precision));
     g.r = make_ready(m, c, &g.y, 1);
     return g;
 }

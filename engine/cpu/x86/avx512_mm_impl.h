@@ -18,6 +18,68 @@ typedef struct format32 {
     bool is_byte, has_min, has_fifth;
 } format32;
 
+/* Whether the block of a slot has the scale 0: then all of it is 0 and adds nothing. The second of two tokens often is
+ * a second term (act.h), of which most blocks are empty. */
+INLINE bool is_empty(const uint8_t *block, int columns, int tile, int slot)
+{
+    uint32_t d;
+    memcpy(&d, block + columns * tile + 4 * slot, 4);
+    return d == 0;
+}
+
+/* One block of n tokens from slot t0 of a tile on. */
+INLINE void block32(__m512 *acc, const uint8_t *w, const uint8_t *a, int tile, int t0, const int n, const format32 f)
+{
+    const uint8_t *h = w + (f.has_min ? 64 : 32), *q = h + (f.has_fifth ? 64 : 0);
+    const uint8_t *x = a + 32 * t0;
+    /* Few tokens leave room for two sums each, which halves the chain of dependent products. */
+    const bool two = n <= 4;
+    __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        lo[t] = f.zero_shift < 0 ? _mm512_setzero_si512() : broadcast(a + 40 * tile + 4 * (t0 + t));
+        if (f.zero_shift > 0) lo[t] = _mm512_slli_epi32(lo[t], (unsigned)f.zero_shift);
+        hi[t] = _mm512_setzero_si512();
+    }
+    __m512i fifth = f.has_fifth ? load(h) : _mm512_setzero_si512();
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        __m512i v0, v1;
+        if (f.is_byte) {
+            v0 = load(q + 64 * j);
+            v1 = load(q + 64 * (j + 4));
+        } else {
+            __m512i v = load(q + 64 * j);
+            v0 = low_nibbles(v);
+            v1 = high_nibbles(v);
+        }
+        if (f.has_fifth) {
+            v0 = or_masked(v0, move_bit(fifth, j, 4), 16);
+            v1 = or_masked(v1, move_bit(fifth, j + 4, 4), 16);
+        }
+        UNROLL
+        for (int t = 0; t < n; t++) lo[t] = dot(lo[t], v0, broadcast(x + 32 * t + 4 * j), !f.is_byte);
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            __m512i *sum = two ? &hi[t] : &lo[t];
+            *sum = dot(*sum, v1, broadcast(x + 32 * t + 16 + 4 * j), !f.is_byte);
+        }
+    }
+    __m512 d = load_f16(w);
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        __m512i sum = two ? _mm512_add_epi32(lo[t], hi[t]) : lo[t];
+        __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 32 * tile + 4 * (t0 + t)));
+        acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum)));
+    }
+    if (f.has_min) {
+        __m512 m = load_f16(w + 32);
+        UNROLL
+        for (int t = 0; t < n; t++)
+            acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(m, broadcast_f32(a + 36 * tile + 4 * (t0 + t))));
+    }
+}
+
 INLINE void mm32(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
                  int tile, int t0, const int n, const format32 f)
 {
@@ -27,55 +89,11 @@ INLINE void mm32(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_grou
         for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 32; i > 0; i--, w += f.bytes, a += tile * PL_ACT_Q8_BYTES) {
-            const uint8_t *h = w + (f.has_min ? 64 : 32), *q = h + (f.has_fifth ? 64 : 0);
-            const uint8_t *x = a + 32 * t0;
             prefetch(w, f.bytes, n);
-            /* Few tokens leave room for two sums each, which halves the chain of dependent products. */
-            const bool two = n <= 4;
-            __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                lo[t] = f.zero_shift < 0 ? _mm512_setzero_si512() : broadcast(a + 40 * tile + 4 * (t0 + t));
-                if (f.zero_shift > 0) lo[t] = _mm512_slli_epi32(lo[t], (unsigned)f.zero_shift);
-                hi[t] = _mm512_setzero_si512();
-            }
-            __m512i fifth = f.has_fifth ? load(h) : _mm512_setzero_si512();
-            UNROLL
-            for (int j = 0; j < 4; j++) {
-                __m512i v0, v1;
-                if (f.is_byte) {
-                    v0 = load(q + 64 * j);
-                    v1 = load(q + 64 * (j + 4));
-                } else {
-                    __m512i v = load(q + 64 * j);
-                    v0 = low_nibbles(v);
-                    v1 = high_nibbles(v);
-                }
-                if (f.has_fifth) {
-                    v0 = or_masked(v0, move_bit(fifth, j, 4), 16);
-                    v1 = or_masked(v1, move_bit(fifth, j + 4, 4), 16);
-                }
-                UNROLL
-                for (int t = 0; t < n; t++) lo[t] = dot(lo[t], v0, broadcast(x + 32 * t + 4 * j), !f.is_byte);
-                UNROLL
-                for (int t = 0; t < n; t++) {
-                    __m512i *sum = two ? &hi[t] : &lo[t];
-                    *sum = dot(*sum, v1, broadcast(x + 32 * t + 16 + 4 * j), !f.is_byte);
-                }
-            }
-            __m512 d = load_f16(w);
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                __m512i sum = two ? _mm512_add_epi32(lo[t], hi[t]) : lo[t];
-                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 32 * tile + 4 * (t0 + t)));
-                acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum)));
-            }
-            if (f.has_min) {
-                __m512 m = load_f16(w + 32);
-                UNROLL
-                for (int t = 0; t < n; t++)
-                    acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(m, broadcast_f32(a + 36 * tile + 4 * (t0 + t))));
-            }
+            if (n == 2 && is_empty(a, 32, tile, t0 + 1))
+                block32(acc, w, a, tile, t0, 1, f);
+            else
+                block32(acc, w, a, tile, t0, n, f);
         }
         store(dst, dst_stride, acc, n);
     }
@@ -99,6 +117,81 @@ INLINE __m512i six_upper(__m512i base, __m512i rest_nibbles)
     return or_masked(rest_nibbles, _mm512_srli_epi32(base, 2), 48);
 }
 
+INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int tile, int t0, const int n,
+                        const bool has_fifth)
+{
+    const uint8_t *h = w + 256;
+    __m512i sc[8];
+    {
+        __m512i base = load(w + 64), rest = load(w + 192);
+        __m512i lower = six_lower(base), upper = six_upper(base, low_nibbles(rest));
+        UNROLL
+        for (int b = 0; b < 4; b++) {
+            sc[b] = byte_of_lane(lower, b);
+            sc[b + 4] = byte_of_lane(upper, b);
+        }
+    }
+    __m512i total[PL_ACT_TILE];
+    UNROLL
+    for (int t = 0; t < n; t++) total[t] = _mm512_setzero_si512();
+    for (int c = 0; c < 4; c++) { /* 64 columns, of which the low nibbles are the first half */
+        /* The first 64 columns' nibbles take turns with the fifth bits. */
+        const bool turns = has_fifth && c == 0;
+        const uint8_t *x = a + 256 * t0 + 64 * c, *q = w + (turns ? 320 : 512 * c + (has_fifth ? 768 : 256));
+        const int step = turns ? 128 : 64;
+        prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, n);
+        const bool both = n <= 4;
+        __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
+        __m128i shift = _mm_cvtsi32_si128(2 * c);
+        UNROLL
+        for (int t = 0; t < n; t++) lo[t] = hi[t] = _mm512_setzero_si512();
+        UNROLL
+        for (int j = 0; j < 8; j++) {
+            __m512i v = load(q + step * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
+            if (has_fifth) {
+                __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
+                v0 = or_masked(v0, move_bit(bits, 0, 4), 16);
+                v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
+            }
+            UNROLL
+            for (int t = 0; t < n; t++) {
+                lo[t] = dot(lo[t], v0, broadcast(x + 256 * t + 4 * j), true);
+                if (both) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
+            }
+        }
+        UNROLL
+        for (int t = 0; t < n; t++) total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(lo[t], sc[2 * c]));
+        if (!both) {
+            UNROLL
+            for (int j = 0; j < 8; j++) {
+                __m512i v1 = high_nibbles(load(q + step * j));
+                if (has_fifth) {
+                    __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
+                    v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
+                }
+                UNROLL
+                for (int t = 0; t < n; t++) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
+            }
+        }
+        UNROLL
+        for (int t = 0; t < n; t++) total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(hi[t], sc[2 * c + 1]));
+    }
+    __m512i base = load(w + 128), rest = load(w + 192);
+    __m512i lower = six_lower(base), upper = six_upper(base, high_nibbles(rest));
+    __m512 d = load_f16(w), dmin = load_f16(w + 32);
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        const uint8_t *b = a + 324 * tile + 16 * (t0 + t);
+        __m512i min = dot16(_mm512_setzero_si512(), even_bytes(lower), broadcast(b));
+        min = dot16(min, odd_bytes(lower), broadcast(b + 4));
+        min = dot16(min, even_bytes(upper), broadcast(b + 8));
+        min = dot16(min, odd_bytes(upper), broadcast(b + 12));
+        __m512 dx = broadcast_f32(a + 256 * tile + 4 * (t0 + t));
+        acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(d, dx), _mm512_cvtepi32_ps(total[t])));
+        acc[t] = _mm512_sub_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(dmin, dx), _mm512_cvtepi32_ps(min)));
+    }
+}
+
 INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
                      int tile, int t0, const int n, const bool has_fifth)
 {
@@ -108,77 +201,10 @@ INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_
         for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 256; i > 0; i--, w += has_fifth ? 2816 : 2304, a += tile * PL_ACT_Q8K_BYTES) {
-            const uint8_t *h = w + 256;
-            __m512i sc[8];
-            {
-                __m512i base = load(w + 64), rest = load(w + 192);
-                __m512i lower = six_lower(base), upper = six_upper(base, low_nibbles(rest));
-                UNROLL
-                for (int b = 0; b < 4; b++) {
-                    sc[b] = byte_of_lane(lower, b);
-                    sc[b + 4] = byte_of_lane(upper, b);
-                }
-            }
-            __m512i total[PL_ACT_TILE];
-            UNROLL
-            for (int t = 0; t < n; t++) total[t] = _mm512_setzero_si512();
-            for (int c = 0; c < 4; c++) { /* 64 columns, of which the low nibbles are the first half */
-                /* The first 64 columns' nibbles take turns with the fifth bits. */
-                const bool turns = has_fifth && c == 0;
-                const uint8_t *x = a + 256 * t0 + 64 * c, *q = w + (turns ? 320 : 512 * c + (has_fifth ? 768 : 256));
-                const int step = turns ? 128 : 64;
-                prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, n);
-                const bool both = n <= 4;
-                __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
-                __m128i shift = _mm_cvtsi32_si128(2 * c);
-                UNROLL
-                for (int t = 0; t < n; t++) lo[t] = hi[t] = _mm512_setzero_si512();
-                UNROLL
-                for (int j = 0; j < 8; j++) {
-                    __m512i v = load(q + step * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
-                    if (has_fifth) {
-                        __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
-                        v0 = or_masked(v0, move_bit(bits, 0, 4), 16);
-                        v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
-                    }
-                    UNROLL
-                    for (int t = 0; t < n; t++) {
-                        lo[t] = dot(lo[t], v0, broadcast(x + 256 * t + 4 * j), true);
-                        if (both) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
-                    }
-                }
-                UNROLL
-                for (int t = 0; t < n; t++) total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(lo[t], sc[2 * c]));
-                if (!both) {
-                    UNROLL
-                    for (int j = 0; j < 8; j++) {
-                        __m512i v1 = high_nibbles(load(q + step * j));
-                        if (has_fifth) {
-                            __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
-                            v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
-                        }
-                        UNROLL
-                        for (int t = 0; t < n; t++) hi[t] = dot(hi[t], v1, broadcast(x + 256 * t + 32 + 4 * j), true);
-                    }
-                }
-                UNROLL
-                for (int t = 0; t < n; t++)
-                    total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(hi[t], sc[2 * c + 1]));
-            }
-            __m512i base = load(w + 128), rest = load(w + 192);
-            __m512i lower = six_lower(base), upper = six_upper(base, high_nibbles(rest));
-            __m512 d = load_f16(w), dmin = load_f16(w + 32);
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                const uint8_t *b = a + 324 * tile + 16 * (t0 + t);
-                __m512i min = dot16(_mm512_setzero_si512(), even_bytes(lower), broadcast(b));
-                min = dot16(min, odd_bytes(lower), broadcast(b + 4));
-                min = dot16(min, even_bytes(upper), broadcast(b + 8));
-                min = dot16(min, odd_bytes(upper), broadcast(b + 12));
-                __m512 dx = broadcast_f32(a + 256 * tile + 4 * (t0 + t));
-                acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(d, dx), _mm512_cvtepi32_ps(total[t])));
-                acc[t] = _mm512_sub_ps(acc[t], _mm512_mul_ps(_mm512_mul_ps(dmin, dx), _mm512_cvtepi32_ps(min)));
-            }
+            if (n == 2 && is_empty(a, 256, tile, t0 + 1))
+                block_q45_k(acc, w, a, tile, t0, 1, has_fifth);
+            else
+                block_q45_k(acc, w, a, tile, t0, n, has_fifth);
         }
         store(dst, dst_stride, acc, n);
     }
@@ -190,6 +216,57 @@ INLINE __m512i six_bits(__m512i nibbles, __m512i upper, int s)
     return or_masked(s < 2 ? low_nibbles(nibbles) : high_nibbles(nibbles), move_bit(upper, 2 * s, 4), 48);
 }
 
+INLINE void block_q6_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int tile, int t0, const int n)
+{
+    __m512i sc[16], total[PL_ACT_TILE];
+    UNROLL
+    for (int j = 0; j < 16; j++)
+        sc[j] = _mm512_srai_epi32(_mm512_slli_epi32(load(w + 32 + 64 * (j / 4)), (unsigned)(24 - 8 * (j % 4))), 24);
+    UNROLL
+    for (int t = 0; t < n; t++) total[t] = _mm512_setzero_si512();
+    for (int p = 0; p < 4; p++) { /* 16 of each 32 columns of one half: one sub-block of each part */
+        const int half = p / 2, from = p % 2;
+        const uint8_t *units = w + 288 + 192 * (8 * half + 4 * from);
+        const uint8_t *x = a + 256 * t0 + 128 * half + 16 * from;
+        const uint8_t *c = a + 260 * tile + 64 * t0 + 4 * (8 * half + from);
+        const __m512i *scale = sc + 8 * half + from;
+        prefetch(w + 840 * p, 840, n);
+        /* Each unit of nibbles serves two parts and each of upper bits four: few tokens leave room to keep
+         * them. */
+        const bool keep = n <= 4;
+        __m512i kept_h[4], kept_q[2][4];
+        if (keep) {
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                kept_h[j] = load(units + 192 * j);
+                kept_q[0][j] = load(units + 192 * j + 64);
+                kept_q[1][j] = load(units + 192 * j + 128);
+            }
+        }
+        UNROLL
+        for (int s = 0; s < 4; s++) {
+            __m512i sum[PL_ACT_TILE];
+            UNROLL
+            for (int t = 0; t < n; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                __m512i v = keep ? six_bits(kept_q[s % 2][j], kept_h[j], s)
+                                 : six_bits(load(units + 192 * j + 64 + 64 * (s % 2)), load(units + 192 * j), s);
+                UNROLL
+                for (int t = 0; t < n; t++) sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
+            }
+            UNROLL
+            for (int t = 0; t < n; t++) total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
+        }
+    }
+    __m512 d = load_f16(w);
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 256 * tile + 4 * (t0 + t)));
+        acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(total[t])));
+    }
+}
+
 INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
                     int tile, int t0, const int n)
 {
@@ -199,57 +276,10 @@ INLINE void mm_q6_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_g
         for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
         for (int64_t i = k / 256; i > 0; i--, w += 3360, a += tile * PL_ACT_Q8K_BYTES) {
-            __m512i sc[16], total[PL_ACT_TILE];
-            UNROLL
-            for (int j = 0; j < 16; j++)
-                sc[j] =
-                    _mm512_srai_epi32(_mm512_slli_epi32(load(w + 32 + 64 * (j / 4)), (unsigned)(24 - 8 * (j % 4))), 24);
-            UNROLL
-            for (int t = 0; t < n; t++) total[t] = _mm512_setzero_si512();
-            for (int p = 0; p < 4; p++) { /* 16 of each 32 columns of one half: one sub-block of each part */
-                const int half = p / 2, from = p % 2;
-                const uint8_t *units = w + 288 + 192 * (8 * half + 4 * from);
-                const uint8_t *x = a + 256 * t0 + 128 * half + 16 * from;
-                const uint8_t *c = a + 260 * tile + 64 * t0 + 4 * (8 * half + from);
-                const __m512i *scale = sc + 8 * half + from;
-                prefetch(w + 840 * p, 840, n);
-                /* Each unit of nibbles serves two parts and each of upper bits four: few tokens leave room to keep
-                 * them. */
-                const bool keep = n <= 4;
-                __m512i kept_h[4], kept_q[2][4];
-                if (keep) {
-                    UNROLL
-                    for (int j = 0; j < 4; j++) {
-                        kept_h[j] = load(units + 192 * j);
-                        kept_q[0][j] = load(units + 192 * j + 64);
-                        kept_q[1][j] = load(units + 192 * j + 128);
-                    }
-                }
-                UNROLL
-                for (int s = 0; s < 4; s++) {
-                    __m512i sum[PL_ACT_TILE];
-                    UNROLL
-                    for (int t = 0; t < n; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
-                    UNROLL
-                    for (int j = 0; j < 4; j++) {
-                        __m512i v = keep
-                                        ? six_bits(kept_q[s % 2][j], kept_h[j], s)
-                                        : six_bits(load(units + 192 * j + 64 + 64 * (s % 2)), load(units + 192 * j), s);
-                        UNROLL
-                        for (int t = 0; t < n; t++)
-                            sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
-                    }
-                    UNROLL
-                    for (int t = 0; t < n; t++)
-                        total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
-                }
-            }
-            __m512 d = load_f16(w);
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                __m512 scale = _mm512_mul_ps(d, broadcast_f32(a + 256 * tile + 4 * (t0 + t)));
-                acc[t] = _mm512_add_ps(acc[t], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(total[t])));
-            }
+            if (n == 2 && is_empty(a, 256, tile, t0 + 1))
+                block_q6_k(acc, w, a, tile, t0, 1);
+            else
+                block_q6_k(acc, w, a, tile, t0, n);
         }
         store(dst, dst_stride, acc, n);
     }
@@ -318,6 +348,43 @@ MM(mm_q4_k, mm_q45_k, k / 256 * 2304, false)
 MM(mm_q5_k, mm_q45_k, k / 256 * 2816, true)
 MM(mm_q6_k_any, mm_q6_k, k / 256 * 3360)
 
+/* The continued product of one block: chains begin and end in acc. */
+#define MORE(name, block, ...)                                                                                         \
+    INLINE void name##_n(float *acc, const uint16_t *at, const uint8_t *w, const uint8_t *act, int tile, int t0,       \
+                         const int n)                                                                                  \
+    {                                                                                                                  \
+        __m512 sum[PL_ACT_TILE];                                                                                       \
+        UNROLL                                                                                                         \
+        for (int t = 0; t < n; t++) sum[t] = _mm512_loadu_ps(acc + ROWS * at[t0 + t]);                                 \
+        block(sum, w, act, tile, t0, n, ##__VA_ARGS__);                                                                \
+        UNROLL                                                                                                         \
+        for (int t = 0; t < n; t++) _mm512_storeu_ps(acc + ROWS * at[t0 + t], sum[t]);                                 \
+    }                                                                                                                  \
+    static void name(float *acc, const uint16_t *at, const void *w, const void *act, int tile)                         \
+    {                                                                                                                  \
+        if (tile == 8) {                                                                                               \
+            name##_n(acc, at, w, act, 8, 0, 8);                                                                        \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (int t = 0; t < tile; t += 4) {                                                                            \
+            switch (tile - t) {                                                                                        \
+            case 1: name##_n(acc, at, w, act, tile, t, 1); break;                                                      \
+            case 2: name##_n(acc, at, w, act, tile, t, 2); break;                                                      \
+            case 3: name##_n(acc, at, w, act, tile, t, 3); break;                                                      \
+            default: name##_n(acc, at, w, act, tile, t, 4); break;                                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+MORE(more_q8_0, block32, q8_0)
+MORE(more_q4_0, block32, q4_0)
+MORE(more_q4_1, block32, q4_1)
+MORE(more_q5_0, block32, q5_0)
+MORE(more_q5_1, block32, q5_1)
+MORE(more_q4_k, block_q45_k, false)
+MORE(more_q5_k, block_q45_k, true)
+MORE(more_q6_k, block_q6_k)
+
 static void install_quantized(pl_cpu_kernels *k)
 {
     k->mm[PL_TYPE_Q8_0] = mm_q8_0;
@@ -328,6 +395,14 @@ static void install_quantized(pl_cpu_kernels *k)
     k->mm[PL_TYPE_Q4_K] = mm_q4_k;
     k->mm[PL_TYPE_Q5_K] = mm_q5_k;
     k->mm[PL_TYPE_Q6_K] = mm_q6_k_any;
+    k->mm_more[PL_TYPE_Q8_0] = more_q8_0;
+    k->mm_more[PL_TYPE_Q4_0] = more_q4_0;
+    k->mm_more[PL_TYPE_Q4_1] = more_q4_1;
+    k->mm_more[PL_TYPE_Q5_0] = more_q5_0;
+    k->mm_more[PL_TYPE_Q5_1] = more_q5_1;
+    k->mm_more[PL_TYPE_Q4_K] = more_q4_k;
+    k->mm_more[PL_TYPE_Q5_K] = more_q5_k;
+    k->mm_more[PL_TYPE_Q6_K] = more_q6_k;
 }
 
 #endif

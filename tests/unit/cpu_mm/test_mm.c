@@ -112,7 +112,7 @@ static void run_thread(pl_team *team, int i_thread, int n_threads, void *user)
 }
 
 /* dst [n][m] by the driver, with what lies behind each row and behind the scratch checked. */
-static void mul_mat_of(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *w, const pl_tensor *x, bool precise,
+static void mul_mat_of(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *w, const pl_tensor *x, pl_precision precision,
                        float *out)
 {
     int64_t m = w->ne[1], n = x->ne[1], stride = m + 3;
@@ -122,7 +122,7 @@ static void mul_mat_of(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *
     dst.nb[1] = (size_t)stride * sizeof(float);
     dst.src[0] = (pl_tensor *)w;
     dst.src[1] = (pl_tensor *)x;
-    dst.params.i[0] = precise;
+    dst.params.i[0] = precision;
     ck_assert(pl_cpu_mul_mat_supported(&dst));
     size_t size = pl_cpu_mul_mat_scratch(&dst, pl_pool_threads(pool));
     uint8_t *scratch = pl_alloc_aligned(64, size + PAD);
@@ -141,7 +141,7 @@ static void mul_mat_of(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *
 
 static void mul_mat(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *w, const pl_tensor *x, float *out)
 {
-    mul_mat_of(pool, k, w, x, false, out);
+    mul_mat_of(pool, k, w, x, PL_ONE_TERM, out);
 }
 
 static pl_pool *pool_of(int n)
@@ -171,10 +171,10 @@ static double act_value(pl_act act, const uint8_t *acts, const float *x, int64_t
     return (double)d * (int8_t)b[block * slot + c % block];
 }
 
-static void *all_acts(const pl_cpu_kernels *k, pl_act act, int n_terms, const float *x, int64_t columns, int64_t n)
+static void *all_acts(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const float *x, int64_t columns, int64_t n)
 {
-    uint8_t *out = pl_alloc((size_t)(n * n_terms) * pl_act_token_size(act, columns));
-    for (int i = 0; i < 3; i++) pl_act_make(k, act, n_terms, x, (size_t)columns * 4, columns, n, out, i, 3);
+    uint8_t *out = pl_alloc((size_t)(n * (precision == PL_ONE_TERM ? 1 : 2)) * pl_act_token_size(act, columns));
+    for (int i = 0; i < 3; i++) pl_act_make(k, act, precision, x, (size_t)columns * 4, columns, n, out, i, 3);
     return out;
 }
 
@@ -196,7 +196,7 @@ START_TEST(the_portable_product_is_that_of_the_dequantized_weights)
         make_activations(&rng, k, n, how, x);
         pl_tensor w = matrix(type, PL_LAYOUT_PLAIN, k, m, weights), xt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, n, x);
         mul_mat(pool, &kernels, &w, &xt, out);
-        uint8_t *acts = all_acts(&kernels, act, 1, x, k, n);
+        uint8_t *acts = all_acts(&kernels, act, PL_ONE_TERM, x, k, n);
         for (int64_t r = 0; r < m; r++) {
             pl_type_get(type)->to_float(weights + (size_t)r * row, wf, k);
             for (int64_t t = 0; t < n; t++) {
@@ -234,12 +234,12 @@ START_TEST(a_precise_product_is_that_of_x_itself_and_the_sum_of_its_terms_produc
     make_activations(&rng, k, n, RANDOM, x);
     for (int64_t i = 0; i < k * n; i += 61) x[i] *= 50; /* the outliers that one term does not bear */
     pl_tensor w = matrix(type, PL_LAYOUT_PLAIN, k, m, weights), xt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, n, x);
-    mul_mat_of(pool, &kernels, &w, &xt, true, out);
+    mul_mat_of(pool, &kernels, &w, &xt, PL_TWO_TERMS, out);
     mul_mat(pool, &kernels, &w, &xt, y1);
     if (act == PL_ACT_F32) {
         ck_bits(out, y1, m * n, "float weights", type, PL_ISA_PORTABLE);
     } else {
-        uint8_t *acts = all_acts(&kernels, act, 1, x, k, n);
+        uint8_t *acts = all_acts(&kernels, act, PL_ONE_TERM, x, k, n);
         for (int64_t i = 0; i < k * n; i++) rest[i] = x[i] - (float)act_value(act, acts, x, k, n, i / k, i % k);
         pl_free(acts);
         pl_tensor rt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, n, rest);
@@ -271,8 +271,8 @@ END_TEST
 START_TEST(layout_batch_threads_and_instruction_set_do_not_change_a_bit)
 {
     static const int64_t ns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}, ms[] = {5, 16, 83};
-    pl_type type = types[_i / 2];
-    bool precise = _i % 2;
+    pl_type type = types[_i / 3];
+    pl_precision precision = (pl_precision)(_i % 3);
     const int64_t k = pl_type_get(type)->block == 1 ? 77 : pl_type_get(type)->block == 32 ? 352 : 768;
     size_t row = pl_type_row_size(type, k);
     pl_cpu_kernels portable;
@@ -291,7 +291,7 @@ START_TEST(layout_batch_threads_and_instruction_set_do_not_change_a_bit)
             if (how != RANDOM && m != 16) continue;
             pl_tensor xall = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, N_MAX, x);
             pl_tensor wplain = matrix(type, PL_LAYOUT_PLAIN, k, m, plain);
-            mul_mat_of(pools[0], &portable, &wplain, &xall, precise, ref);
+            mul_mat_of(pools[0], &portable, &wplain, &xall, precision, ref);
             bool has_packed = pl_pack_supported(type, wplain.ne);
             ck_assert_int_eq(has_packed, m >= 16);
             if (has_packed) pl_pack_rows(type, wplain.ne, plain, packed, 0, m);
@@ -303,11 +303,11 @@ START_TEST(layout_batch_threads_and_instruction_set_do_not_change_a_bit)
                     for (int threads = 1; threads <= 3; threads++) {
                         if (threads > 1 && (isas[i] == PL_ISA_PORTABLE || how != RANDOM)) continue;
                         pl_tensor xt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, ns[in], x);
-                        mul_mat_of(pools[threads - 1], &kernels, &wplain, &xt, precise, out);
+                        mul_mat_of(pools[threads - 1], &kernels, &wplain, &xt, precision, out);
                         ck_bits(out, ref, m * ns[in], "plain", type, isas[i]);
                         if (!has_packed) continue;
                         pl_tensor wpacked = matrix(type, PL_LAYOUT_R16, k, m, packed);
-                        mul_mat_of(pools[threads - 1], &kernels, &wpacked, &xt, precise, out);
+                        mul_mat_of(pools[threads - 1], &kernels, &wpacked, &xt, precision, out);
                         ck_bits(out, ref, m * ns[in], "packed", type, isas[i]);
                     }
                 }
@@ -322,8 +322,8 @@ END_TEST
 START_TEST(many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace)
 {
     /* More tokens than a panel holds, more groups than a strip and more chunks than threads. */
-    pl_type type = types[_i / 2];
-    bool precise = _i % 2;
+    pl_type type = types[_i / 3];
+    pl_precision precision = (pl_precision)(_i % 3);
     const int64_t k = 2048, m = 1003, n = 96;
     pl_isa isa = pl_isa_detect();
     if (isa == PL_ISA_PORTABLE) return;
@@ -340,10 +340,10 @@ START_TEST(many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace
     pl_pack_rows(type, w.ne, plain, packed, 0, 512);
     pl_pack_rows(type, w.ne, plain, packed, 512, m);
     pl_pool *one = pool_of(1), *two = pool_of(2);
-    mul_mat_of(two, &kernels, &w, &xt, precise, out);
+    mul_mat_of(two, &kernels, &w, &xt, precision, out);
     for (int64_t t = 0; t < n; t += 19) {
         pl_tensor token = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, 1, x + t * k);
-        mul_mat_of(one, &kernels, &w, &token, precise, ref);
+        mul_mat_of(one, &kernels, &w, &token, precision, ref);
         ck_bits(out + t * m, ref, m, "token", type, isa);
     }
     pl_pool_free(one), pl_pool_free(two);
@@ -469,8 +469,8 @@ END_TEST
 START_TEST(a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone)
 {
     const int64_t k = 256, m = 16, n = 3;
-    pl_type type = types[_i / 2];
-    bool precise = _i % 2;
+    pl_type type = types[_i / 3];
+    pl_precision precision = (pl_precision)(_i % 3);
     uint8_t *plain = pl_alloc(pl_type_row_size(type, k) * (size_t)m);
     float x[256 * 3], out[16 * 3], ref[16 * 3];
     pl_pool *pool = pool_of(1);
@@ -483,16 +483,16 @@ START_TEST(a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone)
         make_weights(&rng, type, k, m, RANDOM, plain);
         make_activations(&rng, k, n, ALL_ONES, x);
         pl_tensor w = matrix(type, PL_LAYOUT_PLAIN, k, m, plain), xt = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, n, x);
-        mul_mat_of(pool, &kernels, &w, &xt, precise, ref);
+        mul_mat_of(pool, &kernels, &w, &xt, precision, ref);
         x[k + 100] = NAN;
         x[k + 101] = INFINITY;
-        mul_mat_of(pool, &kernels, &w, &xt, precise, out);
+        mul_mat_of(pool, &kernels, &w, &xt, precision, out);
         for (int r = 0; r < m; r++) ck_assert(isnan(out[m + r]));
         ck_bits(out, ref, m, "before", type, isas[i]);
         ck_bits(out + 2 * m, ref + 2 * m, m, "behind", type, isas[i]);
         if (pl_type_get(type)->act == PL_ACT_F32) continue;
         x[k + 100] = 1;
-        mul_mat_of(pool, &kernels, &w, &xt, precise, out);
+        mul_mat_of(pool, &kernels, &w, &xt, precision, out);
         for (int r = 0; r < m; r++) ck_assert(isnan(out[m + r]));
     }
     pl_pool_free(pool);
@@ -503,7 +503,7 @@ END_TEST
 START_TEST(activations_have_the_same_bytes_on_every_instruction_set)
 {
     const int64_t k = 1024;
-    static const pl_act acts[] = {PL_ACT_F32, PL_ACT_Q8, PL_ACT_Q8K, PL_ACT_Q8, PL_ACT_Q8K};
+    static const pl_act acts[] = {PL_ACT_F32, PL_ACT_Q8, PL_ACT_Q8K, PL_ACT_Q8, PL_ACT_Q8K, PL_ACT_Q8, PL_ACT_Q8K};
     pl_cpu_kernels portable;
     pl_cpu_kernels_choose(&portable, PL_ISA_PORTABLE);
     pl_rng rng;
@@ -515,14 +515,15 @@ START_TEST(activations_have_the_same_bytes_on_every_instruction_set)
         for (int64_t i = 0; i < k * n; i++)
             if (i / 256 % 3 == 0) x[i] = i % 32 == 0 ? 127.0f : (float)(i % 251 - 125) + 0.5f;
         for (int64_t i = 512; i < 512 + 256; i++) x[i] = i % 2 ? x[i] * 1e30f : x[i] * 1e-30f;
-        for (int a = 0; a < 5; a++) {
+        for (int a = 0; a < 7; a++) {
+            pl_precision precision = a < 3 ? PL_ONE_TERM : a < 5 ? PL_TWO_TERMS : PL_TWO_TERMS_WHERE_LARGE;
             int n_terms = a < 3 ? 1 : 2;
-            uint8_t *ref = all_acts(&portable, acts[a], n_terms, x, k, n);
+            uint8_t *ref = all_acts(&portable, acts[a], precision, x, k, n);
             for (int i = 0; i < N_ISAS; i++) {
                 if (!runs_here(isas[i])) continue;
                 pl_cpu_kernels kernels;
                 pl_cpu_kernels_choose(&kernels, isas[i]);
-                uint8_t *out = all_acts(&kernels, acts[a], n_terms, x, k, n);
+                uint8_t *out = all_acts(&kernels, acts[a], precision, x, k, n);
                 ck_assert_mem_eq(out, ref, (size_t)(n * n_terms) * pl_act_token_size(acts[a], k));
                 pl_free(out);
             }
@@ -545,7 +546,7 @@ START_TEST(activations_are_off_by_half_a_step_at_most_and_carry_their_sums)
     static const int order[8] = {0, 2, 1, 3, 4, 6, 5, 7};
     for (pl_act act = PL_ACT_Q8; act <= PL_ACT_Q8K; act++) {
         const int block = act == PL_ACT_Q8 ? 32 : 256;
-        uint8_t *acts = all_acts(&kernels, act, 1, x, K, T);
+        uint8_t *acts = all_acts(&kernels, act, PL_ONE_TERM, x, K, T);
         for (int t = 0; t < T; t++) {
             for (int b = 0; b < K / block; b++) {
                 const uint8_t *at = acts + b * T * (act == PL_ACT_Q8 ? PL_ACT_Q8_BYTES : PL_ACT_Q8K_BYTES);
@@ -653,11 +654,11 @@ int main(void)
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, the_portable_product_is_that_of_the_dequantized_weights, 0, N_TYPES);
     tcase_add_loop_test(c, a_precise_product_is_that_of_x_itself_and_the_sum_of_its_terms_products, 0, N_TYPES);
-    tcase_add_loop_test(c, layout_batch_threads_and_instruction_set_do_not_change_a_bit, 0, 2 * N_TYPES);
-    tcase_add_loop_test(c, many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace, 0, 2 * N_TYPES);
+    tcase_add_loop_test(c, layout_batch_threads_and_instruction_set_do_not_change_a_bit, 0, 3 * N_TYPES);
+    tcase_add_loop_test(c, many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace, 0, 3 * N_TYPES);
     tcase_add_test(c, products_that_share_activations_give_what_they_give_alone);
     tcase_add_loop_test(c, products_computed_at_once_give_what_they_give_alone, 0, 2);
-    tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, 2 * N_TYPES);
+    tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, 3 * N_TYPES);
     suite_add_tcase(s, c);
     c = tcase_create("activations");
     tcase_add_test(c, activations_have_the_same_bytes_on_every_instruction_set);

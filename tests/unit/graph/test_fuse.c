@@ -230,7 +230,7 @@ static made random_graph(data *d, uint64_t seed, int64_t n)
         case 1: t = pl_add(c, pl_mul_mat(c, w0, a), bias); break;
         case 2: t = pl_add(c, a, pl_mul_mat(c, w0, a)); break;
         case 3: t = pl_swiglu(c, pl_mul_mat(c, w0, a), pl_mul_mat(c, w1, a)); break;
-        case 4: t = pl_swiglu(c, pl_add(c, pl_mul_mat_precise(c, w0, a), bias), pl_mul_mat_precise(c, w1, a)); break;
+        case 4: t = pl_swiglu(c, pl_add(c, pl_mul_mat_precise(c, w0, a, PL_TWO_TERMS), bias), pl_mul_mat_precise(c, w1, a, PL_TWO_TERMS)); break;
         case 5: t = pl_rms_norm(c, pl_add(c, a, b), norm, 1e-3f); break;
         case 6: t = pl_mul(c, a, pl_silu(c, b)); break;
         case 7: /* a row of b over all of a */
