@@ -104,6 +104,9 @@ static const option_row sampling_rows[] = {
     {"--sampler-seq, --sampling-seq", "LETTERS", OPT_STR, AT(sampler_seq), "The same as letters (default: edskypmxt)."},
     {"--grammar", "GBNF", OPT_STR, AT(grammar), "Answer only with what this grammar allows, GBNF as llama.cpp has it."},
     {"--grammar-file", "FILE", OPT_STR, AT(grammar_file), "The same, from a file."},
+    {"-j, --json-schema", "JSON", OPT_STR, AT(json_schema),
+     "Answer only with JSON that is valid under this schema; {} is any JSON."},
+    {"-jf, --json-schema-file", "FILE", OPT_STR, AT(json_schema_file), "The same, from a file."},
     {"-s, --seed", "N", OPT_U64, AT(seed),
      "Seed of the draws; the same seed gives the same text over any split (default: drawn)."},
 };
@@ -149,7 +152,8 @@ GROUP(group_node, "This machine's node", node_rows);
 
 static const option_row inspect_rows[] = {
     {"--profile", "[=FILE]", OPT_STR, AT(profile),
-     "Measure the operators that run on this machine. At the end, print time, bytes moved, bandwidth and their share of what "
+     "Measure the operators that run on this machine. At the end, print time, bytes moved, bandwidth and their share "
+     "of what "
      "the machine can do, and write a trace for Perfetto or chrome://tracing (default: paceline-trace.json)."},
     {"--no-fuse", NULL, OPT_FLAG, AT(no_fuse),
      "Compute every operator of the graph on its own: the same results, slower."},
@@ -158,7 +162,8 @@ GROUP(group_inspect, "Inspection", inspect_rows);
 
 static const option_row graph_rows[] = {
     {"--dump-graph", "[=FORMAT]", OPT_STR, AT(dump_graph),
-     "Print the model's graph and end: operator, shape, type, place and fused group of each node, for one token, or for -ub N "
+     "Print the model's graph and end: operator, shape, type, place and fused group of each node, for one token, or "
+     "for -ub N "
      "of a prompt. FORMAT is text, or dot for Graphviz (default: text)."},
 };
 GROUP(group_graph, "Graph", graph_rows);

@@ -181,12 +181,11 @@ pl_status cli_parse(const command *c, cli_options *o, int argc, char **argv, int
             strncat(shorts, text + 1, 1);
             if (takes) strcat(shorts, ":");
         }
-        longs[n_longs++] =
-            (struct option){text + (text[1] == '-' ? 2 : 1),
-                            may_take ? optional_argument
-                            : takes  ? required_argument
-                                     : no_argument,
-                            NULL, 1000 + i};
+        longs[n_longs++] = (struct option){text + (text[1] == '-' ? 2 : 1),
+                                           may_take ? optional_argument
+                                           : takes  ? required_argument
+                                                    : no_argument,
+                                           NULL, 1000 + i};
     }
     opterr = 0;
     optind = 1;
@@ -265,7 +264,8 @@ void cli_print_help(const command *c, FILE *f)
         fprintf(f, "\n%s:\n", c->groups[g]->title);
         for (int i = 0; i < c->groups[g]->n; i++) {
             const option_row *row = &c->groups[g]->rows[i];
-            int width = fprintf(f, "  %s%s%s", row->names, row->arg && row->arg[0] != '[' ? " " : "", row->arg ? row->arg : "");
+            int width =
+                fprintf(f, "  %s%s%s", row->names, row->arg && row->arg[0] != '[' ? " " : "", row->arg ? row->arg : "");
             if (width > 34)
                 fprintf(f, "\n%36s", "");
             else
@@ -332,8 +332,11 @@ void cli_print_man(const command *c, FILE *f)
             const option_row *row = &c->groups[g]->rows[i];
             fputs(".TP\n\\fB", f);
             for (const char *p = row->names; *p; p++) fputs(*p == '-' ? "\\-" : (char[]){*p, 0}, f);
-            fprintf(f, "\\fR%s%s%s\n", !row->arg ? "" : row->arg[0] == '[' ? "\\fI" : " \\fI", row->arg ? row->arg : "",
-                    row->arg ? "\\fR" : "");
+            fprintf(f, "\\fR%s%s%s\n",
+                    !row->arg            ? ""
+                    : row->arg[0] == '[' ? "\\fI"
+                                         : " \\fI",
+                    row->arg ? row->arg : "", row->arg ? "\\fR" : "");
             man_text(f, row->help);
         }
     }

@@ -58,7 +58,7 @@ typedef struct cli_options {
         xtc_threshold, repeat_penalty, frequency_penalty, presence_penalty, dry_multiplier, dry_base, mirostat_tau,
         mirostat_eta;
     int32_t top_k, repeat_last_n, dry_allowed_length, dry_last_n, mirostat;
-    const char *samplers, *sampler_seq, *grammar, *grammar_file;
+    const char *samplers, *sampler_seq, *grammar, *grammar_file, *json_schema, *json_schema_file;
     str_list logit_bias, dry_breakers;
     uint64_t seed;
     bool has_seed;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/file.h"
+#include "engine/sample/json_schema.h"
 
 /* "ID+BIAS" or "ID-BIAS", as llama.cpp has it; "ID-inf" bans the token. */
 static pl_status add_bias(sampling *s, const char *text, pl_error *err)
@@ -60,11 +61,22 @@ static pl_status read_breakers(sampling *s, const cli_options *o, pl_error *err)
 
 static pl_status read_grammar(sampling *s, const cli_options *o, pl_error *err)
 {
-    int n = (o->grammar != NULL) + (o->grammar_file != NULL);
+    int n = (o->grammar != NULL) + (o->grammar_file != NULL) + (o->json_schema != NULL) + (o->json_schema_file != NULL);
     if (n == 0) return PL_OK;
-    if (n > 1) return pl_fail(err, PL_ERR_INVALID, "--grammar and --grammar-file: only one of them");
-    if (o->grammar_file) PL_TRY(pl_file_read(&s->grammar, o->grammar_file, PL_GRAMMAR_BYTES_MAX, err));
-    s->params.grammar = o->grammar ? pl_str_from(o->grammar) : pl_buf_str(&s->grammar);
+    if (n > 1)
+        return pl_fail(err, PL_ERR_INVALID,
+                       "--grammar, --grammar-file, --json-schema and --json-schema-file: only one of them");
+    pl_buf file = {0};
+    const char *path = o->grammar_file ? o->grammar_file : o->json_schema_file;
+    pl_status status = path ? pl_file_read(&file, path, PL_GRAMMAR_BYTES_MAX, err) : PL_OK;
+    pl_str text = o->grammar ? pl_str_from(o->grammar) : path ? pl_buf_str(&file) : pl_str_from(o->json_schema);
+    if (status == PL_OK && (o->json_schema || o->json_schema_file))
+        status = pl_json_schema_text_grammar(text, &s->grammar, err);
+    else if (status == PL_OK && !pl_buf_add_str(&s->grammar, text))
+        status = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a grammar");
+    pl_buf_fini(&file);
+    if (status != PL_OK) return path ? pl_note(err, status, "%s", path) : status;
+    s->params.grammar = pl_buf_str(&s->grammar);
     return PL_OK;
 }
 
