@@ -3,5 +3,5 @@
 
 #include "cli/options.h"
 
-extern const command cmd_run, cmd_serve, cmd_node, cmd_status, cmd_keygen, cmd_tokenize, cmd_gguf, cmd_cache,
+extern const command cmd_run, cmd_serve, cmd_node, cmd_status, cmd_keygen, cmd_tokenize, cmd_template, cmd_gguf, cmd_cache,
     cmd_completion, cmd_man;

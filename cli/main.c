@@ -5,8 +5,8 @@
 #include "cli/cluster.h"
 #include "cli/commands.h"
 
-const command *const commands[] = {&cmd_run,  &cmd_serve, &cmd_node,       &cmd_status, &cmd_keygen, &cmd_tokenize,
-                                   &cmd_gguf, &cmd_cache, &cmd_completion, &cmd_man,    NULL};
+const command *const commands[] = {&cmd_run,      &cmd_serve, &cmd_node,  &cmd_status,     &cmd_keygen, &cmd_tokenize,
+                                   &cmd_template, &cmd_gguf,  &cmd_cache, &cmd_completion, &cmd_man,    NULL};
 
 static int unknown_command(const char *word)
 {

@@ -82,6 +82,10 @@ typedef struct cli_options {
     str_list api_keys;
     const char *cacert;
     bool insecure;
+    /* text */
+    const char *messages, *tools;
+    str_list sets;
+    bool no_generation_prompt, ids, no_bos, no_special, detokenize;
     /* other */
     const char *out;
     bool force, json, verbose, quiet, watch;

@@ -597,6 +597,23 @@ bool pl_detokenize(const pl_vocab *v, int32_t token, bool special, pl_buf *out)
     return pl_buf_add_str(out, piece_of(v, token, special));
 }
 
+bool pl_detokenize_text(const pl_vocab *v, const int32_t *tokens, size_t n, bool edges, bool special, pl_buf *out)
+{
+    if (edges && n > 0 && pl_vocab_add_bos(v) && tokens[0] == v->bos) tokens++, n--;
+    if (edges && n > 0 && pl_vocab_add_eos(v) && tokens[n - 1] == v->eos) n--;
+    if (edges && n > 0 && v->add_sep && tokens[n - 1] == v->sep) n--;
+    bool front = v->leading_space; /* the next token may begin with a space that is not the text's */
+    for (size_t i = 0; i < n; i++) {
+        pl_str piece = piece_of(v, tokens[i], special);
+        bool cut_out = tokens[i] >= 0 && tokens[i] < v->n && is_special(v->type[tokens[i]]);
+        if (front && !cut_out && piece.size > 0 && piece.data[0] == ' ')
+            piece = (pl_str){piece.data + 1, piece.size - 1};
+        front = v->leading_space && cut_out;
+        pl_buf_add_str(out, piece);
+    }
+    return !out->failed;
+}
+
 void pl_detok_start(pl_detok_stream *s, const pl_vocab *v, bool special, bool strip_space)
 {
     *s = (pl_detok_stream){.vocab = v, .special = special, .strip_space = strip_space && v->leading_space};

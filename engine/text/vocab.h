@@ -50,6 +50,10 @@ PL_MUST_CHECK pl_status pl_tokenize(const pl_vocab *v, pl_str text, bool add_spe
 /* Appends the bytes of one token. special: control tokens give their text, otherwise nothing. */
 bool pl_detokenize(const pl_vocab *v, int32_t token, bool special, pl_buf *out);
 
+/* Appends the bytes of n tokens: what pl_tokenize was given, where it keeps all of it. edges: the begin and end tokens
+ * that it adds (add_special) are left out. */
+bool pl_detokenize_text(const pl_vocab *v, const int32_t *tokens, size_t n, bool edges, bool special, pl_buf *out);
+
 /* Detokenizes a stream: holds back bytes until they form whole characters, and the space that SPM, WordPiece and
  * Unigram put in front of a text. */
 typedef struct pl_detok_stream {

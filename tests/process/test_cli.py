@@ -94,6 +94,53 @@ class Cli(unittest.TestCase):
             self.assertTrue(ids and all(i.isdigit() for i in ids))
             self.assertEqual(len(paceline("tokenize", "-m", model, "-p", "hello").stdout.splitlines()), len(ids))
 
+    def test_tokens_go_back_to_the_same_bytes(self):
+        with tempfile.TemporaryDirectory() as d:
+            for kind in ([], ["vocab=spm"]):
+                model = harness.fixture_model(d, *kind)
+                for text in (b"hello world", b" <|im_start|>user\n  \xc3\xa9 \xff\x00\n<|im_end|> x ", b"", b" ", b"\n"):
+                    def call(*words, given=b""):
+                        r = subprocess.run([PACELINE, "tokenize", "-m", model, *words], input=given, capture_output=True, timeout=60)
+                        self.assertEqual(r.returncode, 0, r.stderr)
+                        return r.stdout
+                    ids = call("--ids", given=text)
+                    self.assertEqual(call("--detokenize", given=ids), text)
+                    plain = call("--ids", "--no-special", given=text)
+                    self.assertEqual(call("--detokenize", given=plain.replace(b" ", b", ")), text)
+                    self.assertEqual(len(call(given=text).splitlines()), len(ids.split()))
+                    self.assertLessEqual(len(call("--ids", "--no-bos", given=text).split()), len(ids.split()))
+            for wrong, words in (("x", "not the id"), ("-1", "no token -1"), ("99999999", "no token"), ("1.5", "not the id")):
+                r = subprocess.run([PACELINE, "tokenize", "-m", model, "--detokenize"], input=wrong, capture_output=True, text=True, timeout=60)
+                self.assertNotEqual(r.returncode, 0)
+                self.assertIn(words, r.stderr)
+
+    def test_a_template_is_rendered(self):
+        with tempfile.TemporaryDirectory() as d:
+            def file(name, content):
+                with open(os.path.join(d, name), "w") as f:
+                    f.write(content)
+                return f.name
+            jinja = file("t.jinja", "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ tools | tojson if tools }}{{ x }}"
+                                    "{% if add_generation_prompt %}>{% endif %}")
+            messages = file("m.json", json.dumps([{"role": "user", "content": "h\u00e9"}]))
+            tools = file("tools.json", "[1]")
+
+            def render(*words, ok=True, given=""):
+                r = subprocess.run([PACELINE, "template", *words], input=given, capture_output=True, text=True, timeout=60)
+                self.assertEqual(r.returncode == 0, ok, r.stderr)
+                return r.stdout if ok else r.stderr
+            self.assertEqual(render("--template", jinja, "--messages", messages), "[user] h\u00e9>")
+            self.assertEqual(render("--template", jinja, "--messages", messages, "--no-generation-prompt", "--tools", tools, "--set", "x=\"y\"",
+                                    "--set", "bos_token=\"<s>\""), "<s>[user] h\u00e9[1]y")
+            self.assertEqual(render("--template", jinja, given="{\"messages\": [], \"x\": 7}"), "7>")
+            model = harness.fixture_model(d)
+            self.assertEqual(render("-m", model, "--messages", messages), "<|im_start|>user\nh\u00e9<|im_end|>\n<|im_start|>assistant\n")
+            self.assertIn("NAME=JSON", render("--template", jinja, "--messages", messages, "--set", "x", ok=False))
+            self.assertIn("line 1", render("--template", file("bad", "{{"), "--messages", messages, ok=False))
+            self.assertIn("--template", render(ok=False))
+            self.assertIn("not an array", render("--template", jinja, given="{}", ok=False))
+            self.assertIn("absent", render("--template", jinja, "--messages", os.path.join(d, "absent"), ok=False))
+
     def test_run_answers_a_chat_and_a_raw_prompt(self):
         with tempfile.TemporaryDirectory() as d:
             model = harness.fixture_model(d)
