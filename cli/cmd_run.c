@@ -119,6 +119,8 @@ static pl_status answer(session *s, pl_error *err)
     const cli_options *o = s->o;
     pl_generation_options g = {.request = {.max_tokens = o->n_predict,
                                            .ignore_eos = o->ignore_eos,
+                                           .context_shift = o->context_shift,
+                                           .n_keep = o->n_keep,
                                            .has_seed = o->has_seed,
                                            .sample = s->h.sampling.params},
                                .special = o->special};
@@ -386,6 +388,7 @@ const command cmd_run = {
     "$ paceline run -m model.gguf --no-conversation -p 'Once upon a time' --temp 0 -n 64\n# from a laptop, computing "
     "on two remote machines\n"
     "$ paceline run -m model.gguf --no-local --node 10.0.0.5#KEY --node 10.0.0.6#KEY -p 'Hello'",
-    {&group_model, &group_prompt, &group_sampling, &group_cluster, &group_node, &group_inspect, &group_graph, &group_keys, &group_general, NULL},
+    {&group_model, &group_prompt, &group_sampling, &group_cluster, &group_node, &group_inspect, &group_graph,
+     &group_keys, &group_general, NULL},
     run,
 };

@@ -101,6 +101,8 @@ static int run(const cli_options *o, int argc, char **argv)
         .n_keys = (size_t)keys.n,
         .sample = s.h.sampling.params,
         .max_tokens = o->n_predict,
+        .context_shift = o->context_shift,
+        .n_keep = o->n_keep,
     };
     pl_http_options http = {.host = o->host, .port = o->port, .cert_file = o->cert, .key_file = o->ssl_key};
     if (pl_api_new(&s.api, &api, &err) != PL_OK ||
@@ -140,6 +142,7 @@ const command cmd_serve = {
     "10.0.0.6:7078#KEY\n"
     "# ask it\n$ curl http://127.0.0.1:8080/v1/chat/completions -d "
     "'{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
-    {&group_model, &group_sampling, &group_cluster, &group_node, &group_inspect, &group_graph, &group_keys, &group_http, &group_general, NULL},
+    {&group_model, &group_sampling, &group_cluster, &group_node, &group_inspect, &group_graph, &group_keys, &group_http,
+     &group_general, NULL},
     run,
 };

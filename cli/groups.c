@@ -20,6 +20,9 @@ static const option_row model_rows[] = {
     {"--cache-slots", "N", OPT_I32, AT(n_kept),
      "Ended sequences kept in the KV cache for requests that begin like them (default: as many as --parallel)."},
     {"--no-cache-prompt", NULL, OPT_FLAG, AT(no_cache_prompt), "Keep none: every prompt is computed whole."},
+    {"--context-shift", NULL, OPT_FLAG, AT(context_shift),
+     "When the context is full, leave out the older half of what is behind --keep tokens and go on (default: stop)."},
+    {"--keep", "N", OPT_I32, AT(n_keep), "Tokens that a context shift keeps; -1: the prompt (default: 0)."},
     {"-md, --model-draft", "FILE", OPT_STR, AT(model_draft),
      "A small model with the same vocabulary that guesses tokens, which the model then checks several at a time: the "
      "same answers, sooner. It runs in this process."},

@@ -55,7 +55,10 @@ int inspect_dump_graph(const cli_options *o)
     return s == PL_OK ? 0 : cli_fail(&err);
 }
 
-static const char *trace_path(const cli_options *o) { return *o->profile ? o->profile : default_trace; }
+static const char *trace_path(const cli_options *o)
+{
+    return *o->profile ? o->profile : default_trace;
+}
 
 pl_status inspect_profiler(pl_profiler **out, const cli_options *o, pl_error *err)
 {

@@ -70,7 +70,8 @@ typedef struct cli_options {
     const char *model_draft, *spec_type;
     int32_t n_draft, n_kept;
     float draft_p_min;
-    bool no_cache_prompt;
+    bool no_cache_prompt, context_shift;
+    int32_t n_keep;
     int32_t min_nodes, n_stages, heartbeat_ms, dead_after_ms, credits, poll, grace_ms;
     bool pin;
     /* inspection */

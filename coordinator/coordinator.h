@@ -86,6 +86,8 @@ typedef struct pl_request_params {
     int32_t n_tokens;
     int32_t max_tokens; /* -1: until the context is full */
     bool ignore_eos;
+    bool context_shift; /* when the context is full, half of what is behind n_keep tokens is left out, and it goes on */
+    int32_t n_keep;     /* -1: the prompt */
     bool no_cache; /* computes its whole prompt, whatever other sequences have of it */
     bool has_seed; /* else the coordinator draws sample.seed and records it */
     pl_sample_params sample;

@@ -504,7 +504,7 @@ static int32_t guesses_of(pl_scheduler *s, const pl_request *r, int32_t rows_lef
 {
     int32_t n = r->n_guess < r->draft_len ? r->n_guess : r->draft_len;
     if (n > rows_left) n = rows_left;
-    int32_t wanted = r->max_tokens - pl_request_emitted(r) - 1, context = longest(s) - r->n_tokens - 1;
+    int32_t wanted = r->max_tokens - r->n_emitted - 1, context = longest(s) - r->n_tokens - 1;
     if (n > wanted) n = wanted;
     if (n > context) n = context;
     if (n <= 0) return 0;
@@ -690,6 +690,16 @@ const pl_sched_sent *pl_sched_oldest(const pl_scheduler *s, int64_t *rows)
 
 /* --- Results --- */
 
+/* The shorter text is a new sequence. */
+static void shift(pl_scheduler *s, pl_request *r)
+{
+    pl_request_shift(r);
+    forget_samples(s, r);
+    if (r->state != PL_REQUEST_RUNNING) return;
+    slot_release(s, r);
+    back_to_waiting(s, r);
+}
+
 static void take_token(pl_scheduler *s, pl_request *r, const pl_sampled *t)
 {
     if (!r->ignore_eos && s->o.is_eog && s->o.is_eog(s->o.eog_user, t->token)) {
@@ -707,7 +717,15 @@ static void take_token(pl_scheduler *s, pl_request *r, const pl_sampled *t)
     if (r->events.token) r->events.token(r->user, t);
     /* Its function may have cancelled it; it is freed only when its end was told. */
     if (r->state == PL_REQUEST_ENDED) return;
-    if (pl_request_emitted(r) >= r->max_tokens || r->n_tokens >= longest(s)) pl_sched_end(s, r, PL_FINISH_LENGTH, NULL);
+    if (r->n_emitted >= r->max_tokens) {
+        pl_sched_end(s, r, PL_FINISH_LENGTH, NULL);
+    } else if (r->n_tokens >= longest(s)) {
+        /* Only where the context ends is a place that every pipeline has in common. */
+        if (r->context_shift && r->n_tokens >= s->o.n_ctx)
+            shift(s, r);
+        else
+            pl_sched_end(s, r, PL_FINISH_LENGTH, NULL);
+    }
 }
 
 /* One request's samples of a frame: of its last known token, then of n - 1 guesses. */

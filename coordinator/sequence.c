@@ -70,6 +70,8 @@ static pl_status check_params(const pl_request_params *p, int32_t n_ctx, int32_t
         return pl_fail(err, PL_ERR_INVALID,
                        "the prompt has %d tokens and the context %d: there is no room for an answer", p->n_tokens,
                        n_ctx);
+    if (p->context_shift && p->sample.grammar.size)
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "context_shift with a grammar: its answer must stay whole");
     if (p->max_tokens == 0 || p->max_tokens < -1)
         return pl_fail(err, PL_ERR_INVALID, "max_tokens is %d, not -1 or at least 1", p->max_tokens);
     for (int32_t i = 0; i < p->n_tokens; i++)
@@ -102,6 +104,7 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     PL_TRY(check_params(p, n_ctx, n_vocab, err));
     pl_request *r = pl_calloc(1, sizeof *r);
     int32_t room = n_ctx - p->n_tokens;
+    if (p->context_shift) room = INT32_MAX;
     int32_t want = p->max_tokens < 0 || p->max_tokens > room ? room : p->max_tokens;
     /* A short answer never grows the list; a long one grows it by doubling. */
     int32_t cap = p->n_tokens + (want < 256 ? want : 256);
@@ -120,6 +123,8 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     r->max_tokens = want;
     r->ignore_eos = p->ignore_eos;
     r->no_cache = p->no_cache;
+    r->context_shift = p->context_shift;
+    r->n_keep = p->n_keep < 0 || p->n_keep > p->n_tokens ? p->n_tokens : p->n_keep;
     r->slot = -1;
     if (p->id)
         memcpy(r->id, p->id, strlen(p->id));
@@ -139,6 +144,16 @@ void pl_request_free(pl_request *r)
     pl_free(r);
 }
 
+void pl_request_shift(pl_request *r)
+{
+    /* Something has to go, or the text would be as long as before. */
+    int32_t keep = r->n_keep < r->n_tokens / 2 ? r->n_keep : r->n_tokens / 2, out = (r->n_tokens - keep + 1) / 2;
+    memmove(r->tokens + keep, r->tokens + keep + out, (size_t)(r->n_tokens - keep - out) * sizeof *r->tokens);
+    r->n_tokens -= out;
+    if (r->n_prompt > keep) r->n_prompt = r->n_prompt - out > keep ? r->n_prompt - out : keep;
+    r->n_shifted += (uint64_t)out;
+}
+
 bool pl_request_append(pl_request *r, const pl_sampled *token)
 {
     if (r->n_tokens == r->tokens_cap) {
@@ -149,6 +164,7 @@ bool pl_request_append(pl_request *r, const pl_sampled *token)
         r->tokens_cap = cap;
     }
     r->tokens[r->n_tokens++] = token->token;
+    r->n_emitted++;
     r->n_sample_state = token->n_state;
     memcpy(r->sample_state, token->state, token->n_state);
     return true;
@@ -194,7 +210,8 @@ void pl_request_record(const pl_request *r, Paceline__Sequence *out, Paceline__P
     out->prompt = r->tokens;
     out->n_prompt = (size_t)r->n_prompt;
     out->emitted = r->tokens + r->n_prompt;
-    out->n_emitted = (size_t)pl_request_emitted(r);
+    out->n_emitted = (size_t)(r->n_tokens - r->n_prompt);
+    out->n_shifted = r->n_shifted;
     out->params = params;
     out->seed = r->sample.seed;
     out->max_tokens = (uint32_t)r->max_tokens;

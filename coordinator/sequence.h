@@ -52,6 +52,9 @@ struct pl_request {
     bool ignore_eos, no_cache;
     int32_t *tokens; /* prompt, then what was emitted */
     int32_t n_prompt, n_tokens, tokens_cap;
+    int32_t n_emitted, n_keep;
+    bool context_shift;
+    uint64_t n_shifted; /* tokens that context shifts left out: added to a position, it gives that of the whole text */
     uint64_t submitted_ns;
     uint32_t n_replays;
     pl_request_stats stats;
@@ -69,10 +72,6 @@ struct pl_request {
     pl_error why;
 };
 
-static inline int32_t pl_request_emitted(const pl_request *r)
-{
-    return r->n_tokens - r->n_prompt;
-}
 /* Tokens whose rows can go out. None while guesses are in flight: which of them hold decides what comes next. */
 static inline int32_t pl_request_pending(const pl_request *r)
 {
@@ -85,6 +84,9 @@ PL_MUST_CHECK pl_status pl_request_new(pl_request **out, const pl_request_params
                                        int32_t n_vocab, pl_rng *rng, pl_error *err);
 void pl_request_free(pl_request *r);
 /* False when there is no memory. */
+/* Leaves out the older half of what is behind the tokens that are kept (Xiao et al. 2024 keep the first ones, too). The
+ * rest is a shorter text whose draws go on at the same positions: a replay of it gives the same tokens. */
+void pl_request_shift(pl_request *r);
 PL_MUST_CHECK bool pl_request_append(pl_request *r, const pl_sampled *token);
 
 /* The record on the wire: *out and *params point into r until it changes. */

@@ -308,6 +308,7 @@ static pl_status build_ops(node_slot *slot, const Paceline__Frame *f, bool param
         ops[i].tokens = tokens;
         ops[i].n_tokens = (int32_t)n;
         ops[i].n_prompt = (int32_t)q->n_prompt;
+        ops[i].n_shifted = q->n_shifted;
         ops[i].state = (pl_bytes){q->sampler_state.data, q->sampler_state.len};
     }
     slot->mb.ops = ops;

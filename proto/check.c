@@ -283,6 +283,7 @@ static pl_status check_sequence(const Paceline__Sequence *m, limits_ref l, pl_er
         PL_TRY(check_double("Adapter.scale", (double)m->adapters[i]->scale, -1e6, 1e6, err));
     }
     PL_TRY(check_count("Sequence.sampler_state", m->sampler_state.len, 0, 4096, err));
+    PL_TRY(check_u64("Sequence.n_shifted", m->n_shifted, 0, INT64_MAX / 2, err));
     PL_TRY(check_u64("Sequence.max_tokens", m->max_tokens, 0, INT32_MAX, err));
     PL_TRY(check_count("Sequence.stop_tokens", m->n_stop_tokens, 0, 1024, err));
     return check_i32s("Sequence.stop_tokens", m->stop_tokens, m->n_stop_tokens, 0, l->n_vocab - 1, err);

@@ -258,6 +258,10 @@ static void read_params(request_reader *r, const pl_api *a, answer_kind kind, pl
     read_i32(r, "max_tokens", -1, &p->max_tokens);
     read_i32(r, "max_completion_tokens", -1, &p->max_tokens);
     p->ignore_eos = read_bool(r, "ignore_eos");
+    p->context_shift = a->o.context_shift;
+    p->n_keep = a->o.n_keep;
+    read_i32(r, "n_keep", -1, &p->n_keep);
+    p->no_cache = member(r, "cache_prompt") && !read_bool(r, "cache_prompt");
     int64_t top = 0;
     if (kind == KIND_CHAT) {
         bool on = read_bool(r, "logprobs");
@@ -522,7 +526,8 @@ static pl_json *timings_json(const pl_usage *u)
     pl_json_set(v, "cache_n", pl_json_int(u->stats.n_cached));
     pl_json_set(v, "prompt_n", pl_json_int(u->n_prompt - u->stats.n_cached));
     pl_json_set(v, "prompt_ms", pl_json_real(prompt_ms));
-    pl_json_set(v, "prompt_per_second", pl_json_real(prompt_ms > 0 ? (u->n_prompt - u->stats.n_cached) * 1e3 / prompt_ms : 0));
+    pl_json_set(v, "prompt_per_second",
+                pl_json_real(prompt_ms > 0 ? (u->n_prompt - u->stats.n_cached) * 1e3 / prompt_ms : 0));
     pl_json_set(v, "predicted_n", pl_json_int(u->n_generated));
     pl_json_set(v, "predicted_ms", pl_json_real(generate_ms));
     pl_json_set(v, "predicted_per_second",

@@ -35,6 +35,7 @@ typedef struct kept_graph {
 
 /* What the stage with the head knows of a sequence. */
 typedef struct seq_state {
+    uint64_t n_shifted;
     pl_sample_seq *sample; /* NULL: not open */
     int32_t *history;      /* [n_ctx] */
     int32_t n_known;       /* tokens at 0..n_known-1 are known */
@@ -487,6 +488,7 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
             q->sample = s->openings[n_opened++];
             if (op->n_tokens > 0) memcpy(q->history, op->tokens, (size_t)op->n_tokens * sizeof *q->history);
             q->n_known = op->n_tokens;
+            q->n_shifted = op->n_shifted;
         } else if (op->kind == PL_KV_FORK && q->n_known < op->n_pos) {
             const seq_state *from = &s->seqs[op->src];
             int32_t n = from->n_known < op->n_pos ? from->n_known : op->n_pos;
@@ -569,7 +571,8 @@ static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t firs
         seq_state *q = &s->seqs[row->seq];
         pl_sampled *sampled = &mb->sampled[out_base + i];
         uint64_t start = s->options.profiler ? pl_now_ns() : 0;
-        pl_sampler_pick(s->sampler, q->sample, logits, q->history, row->pos + 1, row->pos + 1, sampled);
+        pl_sampler_pick(s->sampler, q->sample, logits, q->history, row->pos + 1,
+                        (int64_t)q->n_shifted + row->pos + 1, sampled);
         if (s->options.profiler) pl_profiler_note(s->options.profiler, "sampling", start, pl_now_ns());
         /* A token that is known already (a prompt that is replayed) stays. */
         if (row->pos + 1 < s->options.shape.n_ctx && q->n_known == row->pos + 1) {

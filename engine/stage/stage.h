@@ -49,6 +49,7 @@ typedef struct pl_kv_op {
     const pl_sample_params *params; /* OPEN on the stage with the head; NULL elsewhere */
     const int32_t *tokens;          /* OPEN: the tokens at positions 0..n_tokens-1 that are known, for penalties */
     int32_t n_tokens;
+    uint64_t n_shifted; /* OPEN: added to a position, it gives that of a draw: what was left out of the text before */
     int32_t n_prompt; /* OPEN: so many of them are the prompt; a grammar begins behind them */
     pl_bytes state;   /* OPEN: pl_sampled.state of the last token, when there is one */
 } pl_kv_op;

@@ -154,6 +154,20 @@ class Cli(unittest.TestCase):
             r = paceline("run", "-m", model, "-p", "hello", "--mem", "64KiB", env=env)
             self.assertEqual(r.returncode, 73, r.stderr)
 
+    def test_a_full_context_ends_the_answer_or_is_shifted(self):
+        with tempfile.TemporaryDirectory() as d:
+            model = harness.fixture_model(d)
+            env = dict(os.environ, XDG_CONFIG_HOME=d, XDG_CACHE_HOME=d)
+            words = ["run", "-m", model, "-c", "64", "-n", "200", "--ignore-eos", "--no-conversation", "--temp", "1", "--seed", "5", "-p", "hello"]
+            plain = paceline(*words, env=env)
+            shifted = [paceline(*words, "--context-shift", "--keep", "-1", *more, env=env) for more in ([], ["-ub", "3"], ["--spec-type", "ngram"])]
+            n = [int(re.search(r"generated: (\d+)", r.stderr)[1]) for r in [plain] + shifted]
+            self.assertLess(n[0], 64)
+            self.assertEqual(n[1:], [200, 200, 200])
+            self.assertTrue(shifted[0].stdout.startswith(plain.stdout[:-1]))
+            self.assertEqual(shifted[1].stdout, shifted[0].stdout)
+            self.assertEqual(shifted[2].stdout, shifted[0].stdout)
+
     def test_a_graph_is_printed_and_a_run_is_profiled(self):
         with tempfile.TemporaryDirectory() as d:
             model = harness.fixture_model(d)

@@ -60,7 +60,8 @@ typedef struct client {
     pl_error err;
     int32_t prompt[CTX_MAX], n_prompt, max_tokens;
     uint64_t seed;
-    bool ignore_eos;
+    bool ignore_eos, shifts;
+    int32_t n_keep;
     int32_t got[CTX_MAX], n_got;
 } client;
 
@@ -231,7 +232,9 @@ static client *submit(world *w, int32_t n_prompt, int32_t max_tokens)
                   .n_prompt = n_prompt,
                   .max_tokens = max_tokens,
                   .seed = pl_rng_u64(&w->rng),
-                  .ignore_eos = pl_rng_below(&w->rng, 2)};
+                  .ignore_eos = pl_rng_below(&w->rng, 2),
+                  .shifts = pl_rng_below(&w->rng, 2),
+                  .n_keep = (int32_t)pl_rng_below(&w->rng, 50)};
     for (int32_t i = 0; i < n_prompt; i++) c->prompt[i] = 1 + (int32_t)pl_rng_below(&w->rng, VOCAB - 1);
     /* Many begin as another did, or go on where it is. */
     const client *like = w->n_clients ? &w->clients[pl_rng_below(&w->rng, (uint64_t)w->n_clients)] : NULL;
@@ -244,6 +247,8 @@ static client *submit(world *w, int32_t n_prompt, int32_t max_tokens)
                            .n_tokens = n_prompt,
                            .max_tokens = max_tokens,
                            .ignore_eos = c->ignore_eos,
+                           .context_shift = c->shifts,
+                           .n_keep = c->n_keep,
                            .has_seed = true,
                            .sample = pl_sample_defaults()};
     p.sample.seed = c->seed;
@@ -327,7 +332,15 @@ static void check_client(const world *w, const client *c, bool prefix)
         ck_assert_msg(i < c->n_got && c->got[i] == t, "seed %llu: token %d of %d differs", (unsigned long long)w->seed,
                       i, c->n_got);
         tokens[n++] = t;
-        if ((c->max_tokens >= 0 && i + 1 >= c->max_tokens) || n >= limit) {
+        bool all = c->max_tokens >= 0 && i + 1 >= c->max_tokens;
+        if (n >= limit && c->shifts && !all) {
+            int32_t keep = c->n_keep < c->n_prompt ? c->n_keep : c->n_prompt;
+            if (keep > n / 2) keep = n / 2;
+            int32_t out = (n - keep + 1) / 2;
+            for (int32_t k = keep; k + out < n; k++) tokens[k] = tokens[k + out];
+            n -= out;
+        }
+        if (all || n >= limit) {
             why = PL_FINISH_LENGTH;
             i++;
             break;
