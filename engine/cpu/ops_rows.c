@@ -218,13 +218,13 @@ static void store_k(const pl_cpu_op *o, uint8_t *tile, pl_type type, const float
             if (type == PL_TYPE_F16)
                 o->k->f32_to_f16(half, x + d0, n);
             else
-                pl_type_get(type)->from_float(x + d0, half, n);
+                pl_type_get(type)->from_float_quick(x + d0, half, n);
             for (int32_t d = 0; d < n; d++) memcpy(tile + 2 * ((size_t)(d0 + d) * PL_KV_PAGE + (size_t)at), half + d, 2);
             continue;
         }
         uint8_t block[2 + GROUP]; /* the scale, then codes of one byte each */
         int codes = (int)pl_type_row_size(type, GROUP) - 2;
-        pl_type_get(type)->from_float(x + d0, block, GROUP);
+        pl_type_get(type)->from_float_quick(x + d0, block, GROUP);
         memcpy(tile + 2 * at, block, 2);
         tile += 2 * PL_KV_PAGE;
         for (int i = 0; i < codes; i++, tile += PL_KV_PAGE) tile[at] = block[2 + i];
@@ -253,6 +253,6 @@ void pl_cpu_op_kv_store(const pl_cpu_op *o)
         else if (l.v_type == PL_TYPE_F16)
             o->k->f32_to_f16((uint16_t *)(void *)row, x, l.d_v);
         else
-            pl_type_get(l.v_type)->from_float(x, row, l.d_v);
+            pl_type_get(l.v_type)->from_float_quick(x, row, l.d_v);
     }
 }

@@ -10,8 +10,11 @@
  * tile of rows. */
 enum { N_EMBD = 256, N_FF = 512, N_HEAD = 8, N_HEAD_KV = 2, N_LAYER = 4, N_VOCAB = 320, N_TOKENS = 40 };
 
-static const pl_type types[] = {PL_TYPE_Q4_0, PL_TYPE_Q4_1, PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q8_0, PL_TYPE_Q4_K,
-                                PL_TYPE_Q5_K, PL_TYPE_Q6_K, PL_TYPE_F32,  PL_TYPE_F16,  PL_TYPE_BF16};
+static const pl_type types[] = {PL_TYPE_Q4_0,  PL_TYPE_Q4_1,  PL_TYPE_Q5_0,  PL_TYPE_Q5_1,   PL_TYPE_Q8_0,
+                                PL_TYPE_Q4_K,  PL_TYPE_Q5_K,  PL_TYPE_Q6_K,  PL_TYPE_F32,    PL_TYPE_F16,
+                                PL_TYPE_BF16,  PL_TYPE_Q2_K,  PL_TYPE_Q3_K,  PL_TYPE_IQ4_NL, PL_TYPE_IQ4_XS,
+                                PL_TYPE_MXFP4, PL_TYPE_NVFP4, PL_TYPE_TQ1_0, PL_TYPE_TQ2_0,  PL_TYPE_Q1_0,
+                                PL_TYPE_Q2_0,  PL_TYPE_Q8_1,  PL_TYPE_Q8_K};
 
 typedef struct maker {
     pl_gguf_writer *w;

@@ -8,7 +8,7 @@
  * counts as 0. Element i of the first half of a (sub-)block has the low bits of byte i, the second half the high ones.
  *
  * Formats: OCP Microscaling Formats (MX) Specification 1.0; NVIDIA's NVFP4 as GGUF stores it. */
-#include "engine/types/types_impl.h"
+#include "engine/types/fit.h"
 
 enum { N_MX = 32, MX_BYTES = 17, N_NV = 64, NV_BYTES = 36, NV_SUB = 16 };
 
@@ -52,3 +52,76 @@ void pl_nvfp4_to_float(const void *src, float *dst, int64_t n)
             decode(b + 4 + j * NV_SUB / 2, NV_SUB / 2, pl_nvfp4_scale(b[j]), dst + at + j * NV_SUB);
     }
 }
+
+/* The nearest level's code: the magnitude's and the sign. Ties go to the smaller magnitude. */
+static int code_of(float v)
+{
+    float a = v < 0 ? -v : v;
+    int code = (a > 0.5f) + (a > 1.5f) + (a > 2.5f) + (a > 3.5f) + (a > 5) + (a > 7) + (a > 10);
+    return v < 0 && code > 0 ? code | 8 : code;
+}
+
+static float error_of(const float *x, const float *w, int n, float d)
+{
+    float inverse = pl_inverse(d), q[N_MX];
+    for (int i = 0; i < n; i++) q[i] = pl_fp4_levels[code_of(x[i] * inverse)];
+    return pl_fit_error(x, w, q, n, d, 0);
+}
+
+static float largest_of(const float *x, int n)
+{
+    float largest = 0;
+    for (int i = 0; i < n; i++) {
+        float a = x[i] < 0 ? -x[i] : x[i];
+        if (a > largest) largest = a;
+    }
+    return largest;
+}
+
+static void encode(const float *x, int half, float d, uint8_t *qs)
+{
+    float inverse = pl_inverse(d);
+    for (int i = 0; i < half; i++) qs[i] = (uint8_t)(code_of(x[i] * inverse) | code_of(x[i + half] * inverse) << 4);
+}
+
+/* Of the code whose scale makes the largest value the largest level, and some around it, that with the least error. */
+static uint8_t best_code(const float *x, const float *w, int n, int middle, int below, int above, int code_max,
+                         float (*scale_of)(uint8_t code))
+{
+    int best = middle;
+    float least = error_of(x, w, n, scale_of((uint8_t)middle));
+    for (int c = middle - below; c <= middle + above; c++) {
+        if (c < 0 || c > code_max || c == middle) continue;
+        float error = error_of(x, w, n, scale_of((uint8_t)c));
+        if (error < least) {
+            least = error;
+            best = c;
+        }
+    }
+    return (uint8_t)best;
+}
+
+static void encode_mxfp4(const float *x, const float *w, uint8_t *b)
+{
+    enum { E_MAX = 252 }; /* above, the largest level is infinite */
+    float largest = largest_of(x, N_MX);
+    int e = 0;
+    while (e < E_MAX && pl_mxfp4_scale((uint8_t)e) * 12 < largest) e++;
+    b[0] = largest > 0 ? best_code(x, w, N_MX, e, 2, 0, E_MAX, pl_mxfp4_scale) : 0;
+    encode(x, N_MX / 2, pl_mxfp4_scale(b[0]), b + 1);
+}
+PL_TYPE_ENCODERS(mxfp4, N_MX, MX_BYTES)
+
+static void encode_nvfp4(const float *x, const float *w, uint8_t *b)
+{
+    enum { CODE_MAX = 0x7E };
+    for (int j = 0; j < N_NV / NV_SUB; j++) {
+        const float *xj = x + j * NV_SUB;
+        float largest = largest_of(xj, NV_SUB);
+        int code = 0;
+        while (code < CODE_MAX && pl_nvfp4_scale((uint8_t)code) * 12 < largest) code++;
+        b[j] = largest > 0 ? best_code(xj, w + j * NV_SUB, NV_SUB, code, 9, 5, CODE_MAX, pl_nvfp4_scale) : 0;
+        encode(xj, NV_SUB / 2, pl_nvfp4_scale(b[j]), b + 4 + j * NV_SUB / 2);
+    }
+}
+PL_TYPE_ENCODERS(nvfp4, N_NV, NV_BYTES)

@@ -7,12 +7,10 @@
  *   Q6_K: 128 bytes of low bits, 64 of high bits, 16 x int8 sc, f16 d          x = (d * sc) * (q - 32), 16 x 16
  *   Q8_K: f32 d, 256 x int8, 16 x i16 sums of 16                               x = d * q
  *
- * Encoding searches per sub-block: for some step widths around the obvious one, round, solve the weighted least squares
- * for scale and minimum given those integers, and keep what leaves the smallest weighted error. Then the scales and
- * minima are rounded to their own small integers, and the elements are rounded once more to what will be decoded. */
-#include <math.h>
-
-#include "engine/types/types_impl.h"
+ * Encoding fits each sub-block (fit.h), rounds scales and minima to their own small integers, trying the neighbours
+ * too, rounds the elements to what will be decoded, and then solves once more for the block's scales given all
+ * integers. */
+#include "engine/types/fit.h"
 
 #define N   256
 #define SUB 32 /* of Q4_K and Q5_K */
@@ -117,79 +115,236 @@ void pl_q5_k_to_float(const void *src, float *dst, int64_t n)
     for (int64_t at = 0; at < n; at += N, b += 176) decode_45(b, b + 16, b + 48, dst + at);
 }
 
-/* Scale and minimum (>= 0) so that scale * q - minimum, q in 0..q_max, comes closest to x. */
-static void fit_offset(const float x[SUB], int q_max, float *scale, float *minimum)
+/* --- Encoding. --- */
+
+enum { SUBS_MAX = 16 };
+
+/* The integers of a block whose sub-blocks have a scale and a minimum of 0 to scale_max. */
+typedef struct block_offset {
+    int n_subs, scale_max, q_max; /* the format */
+    float d, dmin;                /* as decoded */
+    int scale[SUBS_MAX], minimum[SUBS_MAX];
+    float q[N];
+} block_offset;
+
+static float round_sub(const float *x, const float *w, int n, int q_max, float ds, float dm, float *q)
 {
-    float low = 0, high = x[0], squares = 0; /* low: the minimum cannot lift values, so 0 is always in the range */
-    for (int i = 0; i < SUB; i++) {
-        if (x[i] < low) low = x[i];
-        if (x[i] > high) high = x[i];
-        squares += x[i] * x[i];
-    }
-    *scale = 0;
-    *minimum = -low;
-    if (!(high > low)) return; /* all the same, or not numbers */
-    /* Large weights matter more in a product, small ones not at all less than the typical one. */
-    float typical = sqrtf(squares / SUB), w[SUB], sum_w = 0, sum_x = 0;
-    for (int i = 0; i < SUB; i++) {
-        w[i] = typical + (x[i] < 0 ? -x[i] : x[i]);
-        sum_w += w[i];
-        sum_x += w[i] * x[i];
-    }
-    float best = INFINITY;
-    for (int step = -10; step <= 10; step++) {
-        float inverse = ((float)q_max + 0.1f * (float)step) / (high - low);
-        int q[SUB];
-        float sum_q = 0, sum_qq = 0, sum_qx = 0;
-        for (int i = 0; i < SUB; i++) {
-            q[i] = pl_round_within((x[i] - low) * inverse, 0, q_max);
-            float wq = w[i] * (float)q[i];
-            sum_q += wq;
-            sum_qq += wq * (float)q[i];
-            sum_qx += wq * x[i];
-        }
-        float determinant = sum_w * sum_qq - sum_q * sum_q;
-        if (!(determinant > 0)) continue;
-        float s = (sum_w * sum_qx - sum_x * sum_q) / determinant, m = (sum_q * sum_qx - sum_qq * sum_x) / determinant;
-        if (m < 0) { /* the format has no such minimum: the best line through the origin */
-            m = 0;
-            s = sum_qx / sum_qq;
-        }
-        if (!(s > 0)) continue;
-        float error = 0;
-        for (int i = 0; i < SUB; i++) {
-            float e = s * (float)q[i] - m - x[i];
-            error += w[i] * e * e;
-        }
-        if (error < best) {
-            best = error;
-            *scale = s;
-            *minimum = m;
-        }
-    }
-    if (best == INFINITY) *scale = (high - low) / (float)q_max;
+    float inverse = pl_inverse(ds);
+    for (int i = 0; i < n; i++) q[i] = (float)pl_round_within((x[i] + dm) * inverse, 0, q_max);
+    return pl_fit_error(x, w, q, n, ds, -dm);
 }
 
-/* Fills the head (16 bytes) at b and the 256 integers. */
-static void encode_45(const float *x, int q_max, uint8_t *b, int q[N])
+/* Chooses all integers for d and dmin, nearest to what the sub-blocks would like; gives the error. */
+static float choose_offset(const float *x, const float *w, const float *scale, const float *minimum, block_offset *b)
 {
-    float scale[8], minimum[8], scale_max = 0, minimum_max = 0;
-    for (int j = 0; j < 8; j++) {
-        fit_offset(x + j * SUB, q_max, &scale[j], &minimum[j]);
+    int n = N / b->n_subs;
+    float total = 0;
+    for (int j = 0; j < b->n_subs; j++) {
+        const float *xj = x + j * n, *wj = w + j * n;
+        int sc = pl_round_within(scale[j] * pl_inverse(b->d), 0, b->scale_max);
+        int mn = pl_round_within(minimum[j] * pl_inverse(b->dmin), 0, b->scale_max);
+        float least = -1;
+        for (int s = sc > 0 ? sc - 1 : 0; s <= sc + 1 && s <= b->scale_max; s++) {
+            for (int m = mn > 0 ? mn - 1 : 0; m <= mn + 1 && m <= b->scale_max; m++) {
+                float q[N];
+                float error = round_sub(xj, wj, n, b->q_max, b->d * (float)s, b->dmin * (float)m, q);
+                if (!(error < least || least < 0)) continue;
+                least = error;
+                b->scale[j] = s;
+                b->minimum[j] = m;
+                memcpy(b->q + j * n, q, (size_t)n * sizeof *q);
+            }
+        }
+        total += least;
+    }
+    return total;
+}
+
+static void put_scales(float d, float dmin, uint8_t *at, block_offset *b)
+{
+    pl_put_u16(at, pl_f32_to_f16(d));
+    pl_put_u16(at + 2, pl_f32_to_f16(dmin));
+    b->d = pl_f16_to_f32(pl_get_u16(at));
+    b->dmin = pl_f16_to_f32(pl_get_u16(at + 2));
+}
+
+/* Least squares for d and dmin given all integers. */
+static bool solve_offset(const float *x, const float *w, const block_offset *b, float *d, float *dmin)
+{
+    int n = N / b->n_subs;
+    double ss = 0, sm = 0, mm = 0, sx = 0, mx = 0;
+    for (int i = 0; i < N; i++) {
+        double s = (double)b->scale[i / n] * (double)b->q[i], m = -b->minimum[i / n], wi = (double)w[i],
+               xi = (double)x[i];
+        ss += wi * s * s;
+        sm += wi * s * m;
+        mm += wi * m * m;
+        sx += wi * s * xi;
+        mx += wi * m * xi;
+    }
+    double determinant = ss * mm - sm * sm;
+    if (!(determinant > 1e-9 * ss * mm)) return false;
+    *d = (float)((sx * mm - mx * sm) / determinant);
+    *dmin = (float)((ss * mx - sm * sx) / determinant);
+    return *d > 0 && *dmin >= 0;
+}
+
+/* Puts the f16 d and dmin at at. */
+static void encode_offset(const float *x, const float *w, uint8_t *at, block_offset *b)
+{
+    int n = N / b->n_subs;
+    float scale[SUBS_MAX], minimum[SUBS_MAX], scale_max = 0, minimum_max = 0;
+    for (int j = 0; j < b->n_subs; j++) {
+        pl_fit_offset(x + j * n, w + j * n, n, b->q_max, false, &scale[j], &minimum[j]);
         if (scale[j] > scale_max) scale_max = scale[j];
         if (minimum[j] > minimum_max) minimum_max = minimum[j];
     }
-    pl_put_u16(b, pl_f32_to_f16(scale_max / 63));
-    pl_put_u16(b + 2, pl_f32_to_f16(minimum_max / 63));
-    float d = pl_f16_to_f32(pl_get_u16(b)), dmin = pl_f16_to_f32(pl_get_u16(b + 2));
-    int scale_q[8], minimum_q[8];
-    for (int j = 0; j < 8; j++) {
-        scale_q[j] = pl_round_within(scale[j] * pl_inverse(d), 0, 63);
-        minimum_q[j] = pl_round_within(minimum[j] * pl_inverse(dmin), 0, 63);
-        float inverse = pl_inverse(d * (float)scale_q[j]), dm = dmin * (float)minimum_q[j];
-        for (int i = 0; i < SUB; i++) q[j * SUB + i] = pl_round_within((x[j * SUB + i] + dm) * inverse, 0, q_max);
+    put_scales(scale_max / (float)b->scale_max, minimum_max / (float)b->scale_max, at, b);
+    float error = choose_offset(x, w, scale, minimum, b), d, dmin;
+    for (int i = 0; i < 2 && solve_offset(x, w, b, &d, &dmin); i++) {
+        block_offset other = *b;
+        uint8_t head[4];
+        put_scales(d, dmin, head, &other);
+        float e = choose_offset(x, w, scale, minimum, &other);
+        if (!(e < error)) break;
+        error = e;
+        *b = other;
+        memcpy(at, head, sizeof head);
     }
-    pack_scales(scale_q, minimum_q, b + 4);
+}
+
+/* The integers of a block whose 16 sub-blocks have signed scales. */
+typedef struct block_symmetric {
+    int scale_low, q_low; /* the format: from -n to n - 1 both */
+    float d;
+    int scale[SUBS_MAX];
+    float q[N];
+} block_symmetric;
+
+static float choose_symmetric(const float *x, const float *w, const float *scale, block_symmetric *b)
+{
+    enum { SUB16 = N / SUBS_MAX };
+    float total = 0;
+    for (int j = 0; j < SUBS_MAX; j++) {
+        const float *xj = x + j * SUB16, *wj = w + j * SUB16;
+        int sc = pl_round_within(scale[j] * pl_inverse(b->d), b->scale_low, -b->scale_low - 1);
+        float least = -1;
+        for (int s = sc - 1; s <= sc + 1; s++) {
+            if (s < b->scale_low || s >= -b->scale_low) continue;
+            float q[SUB16], ds = b->d * (float)s, inverse = pl_inverse(ds);
+            for (int i = 0; i < SUB16; i++) q[i] = (float)pl_round_within(xj[i] * inverse, b->q_low, -b->q_low - 1);
+            float error = pl_fit_error(xj, wj, q, SUB16, ds, 0);
+            if (!(error < least || least < 0)) continue;
+            least = error;
+            b->scale[j] = s;
+            memcpy(b->q + j * SUB16, q, sizeof q);
+        }
+        total += least;
+    }
+    return total;
+}
+
+static float put_scale(float d, uint8_t *at)
+{
+    pl_put_u16(at, pl_f32_to_f16(d));
+    return pl_f16_to_f32(pl_get_u16(at));
+}
+
+/* Puts the f16 d at at. */
+static void encode_symmetric(const float *x, const float *w, uint8_t *at, block_symmetric *b)
+{
+    float scale[SUBS_MAX], extreme = 0, largest = 0;
+    for (int j = 0; j < SUBS_MAX; j++) {
+        scale[j] = pl_fit_symmetric(x + 16 * j, w + 16 * j, 16, b->q_low, -b->q_low - 1);
+        float a = scale[j] < 0 ? -scale[j] : scale[j];
+        if (a > largest) {
+            largest = a;
+            extreme = scale[j];
+        }
+    }
+    b->d = put_scale(extreme / (float)b->scale_low, at); /* integers reach further below zero than above */
+    float error = choose_symmetric(x, w, scale, b);
+    for (int round = 0; round < 2; round++) {
+        double qx = 0, qq = 0;
+        for (int i = 0; i < N; i++) {
+            double q = (double)b->scale[i / 16] * (double)b->q[i];
+            qx += (double)w[i] * q * (double)x[i];
+            qq += (double)w[i] * q * q;
+        }
+        if (!(qq > 0)) break;
+        block_symmetric other = *b;
+        uint8_t head[2];
+        other.d = put_scale((float)(qx / qq), head);
+        float e = choose_symmetric(x, w, scale, &other);
+        if (!(e < error)) break;
+        error = e;
+        *b = other;
+        memcpy(at, head, sizeof head);
+    }
+}
+
+static void encode_q2_k(const float *x, const float *w, uint8_t *b)
+{
+    block_offset o = {.n_subs = 16, .scale_max = 15, .q_max = 3};
+    memset(b, 0, 84);
+    encode_offset(x, w, b + 80, &o);
+    for (int j = 0; j < 16; j++) b[j] = (uint8_t)(o.scale[j] | o.minimum[j] << 4);
+    for (int i = 0; i < N; i++) b[16 + i / 128 * 32 + i % 32] |= (uint8_t)((int)o.q[i] << i % 128 / 32 * 2);
+}
+PL_TYPE_ENCODERS(q2_k, N, 84)
+
+static void encode_q3_k(const float *x, const float *w, uint8_t *b)
+{
+    block_symmetric o = {.scale_low = -32, .q_low = -4};
+    memset(b, 0, 110);
+    encode_symmetric(x, w, b + 108, &o);
+    for (int j = 0; j < 16; j++) {
+        int sc = o.scale[j] + 32;
+        b[96 + j % 8] |= (uint8_t)((sc & 15) << j / 8 * 4);
+        b[104 + j % 4] |= (uint8_t)((sc >> 4) << j / 4 * 2);
+    }
+    for (int i = 0; i < N; i++) {
+        int q = (int)o.q[i] + 4;
+        b[32 + i / 128 * 32 + i % 32] |= (uint8_t)((q & 3) << i % 128 / 32 * 2);
+        b[i % 32] |= (uint8_t)((q >> 2) << i / 32);
+    }
+}
+PL_TYPE_ENCODERS(q3_k, N, 110)
+
+void pl_q8_k_from_float(const float *src, void *dst, int64_t n)
+{
+    uint8_t *b = dst;
+    for (int64_t at = 0; at < n; at += N, b += 292) {
+        const float *x = src + at;
+        float extreme = 0, largest = 0;
+        for (int i = 0; i < N; i++) {
+            float a = x[i] < 0 ? -x[i] : x[i];
+            if (a > largest) {
+                largest = a;
+                extreme = x[i];
+            }
+        }
+        float d = extreme / -128, inverse = pl_inverse(d);
+        memcpy(b, &d, sizeof d);
+        for (int j = 0; j < 16; j++) {
+            int sum = 0;
+            for (int i = 16 * j; i < 16 * j + 16; i++) {
+                int q = pl_round_within(x[i] * inverse, -128, 127);
+                b[4 + i] = (uint8_t)(int8_t)q;
+                sum += q;
+            }
+            pl_put_u16(b + 260 + 2 * j, (uint16_t)(int16_t)sum);
+        }
+    }
+}
+
+/* Fills the head (16 bytes) at b and the 256 integers. */
+static void encode_45(const float *x, const float *w, int q_max, uint8_t *b, int q[N])
+{
+    block_offset o = {.n_subs = N / SUB, .scale_max = 63, .q_max = q_max};
+    encode_offset(x, w, b, &o);
+    pack_scales(o.scale, o.minimum, b + 4);
+    for (int i = 0; i < N; i++) q[i] = (int)o.q[i];
 }
 
 static void pack_low(const int q[N], uint8_t *qs)
@@ -200,29 +355,25 @@ static void pack_low(const int q[N], uint8_t *qs)
     }
 }
 
-void pl_q4_k_from_float(const float *src, void *dst, int64_t n)
+static void encode_q4_k(const float *x, const float *w, uint8_t *b)
 {
-    uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 144) {
-        int q[N];
-        encode_45(src + at, 15, b, q);
-        pack_low(q, b + 16);
-    }
+    int q[N];
+    encode_45(x, w, 15, b, q);
+    pack_low(q, b + 16);
 }
+PL_TYPE_ENCODERS(q4_k, N, 144)
 
-void pl_q5_k_from_float(const float *src, void *dst, int64_t n)
+static void encode_q5_k(const float *x, const float *w, uint8_t *b)
 {
-    uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 176) {
-        int q[N];
-        encode_45(src + at, 31, b, q);
-        memset(b + 16, 0, SUB);
-        for (int j = 0; j < 8; j++) {
-            for (int i = 0; i < SUB; i++) b[16 + i] |= (uint8_t)((q[j * SUB + i] >> 4) << j);
-        }
-        pack_low(q, b + 48);
+    int q[N];
+    encode_45(x, w, 31, b, q);
+    memset(b + 16, 0, SUB);
+    for (int j = 0; j < 8; j++) {
+        for (int i = 0; i < SUB; i++) b[16 + i] |= (uint8_t)((q[j * SUB + i] >> 4) << j);
     }
+    pack_low(q, b + 48);
 }
+PL_TYPE_ENCODERS(q5_k, N, 176)
 
 /* Where the bits of element i of a Q6_K block are. Each half of 128 elements has 64 bytes of low and 32 of high bits:
  * element l + 32 * r of the half has its low bits in byte l + 32 * (r % 2), half r / 2, and its high bits in byte l at
@@ -251,63 +402,17 @@ void pl_q6_k_to_float(const void *src, float *dst, int64_t n)
     }
 }
 
-/* Scale, of either sign, so that scale * q, q in -32..31, comes closest to the 16 values x. */
-static float fit_symmetric(const float x[16])
+static void encode_q6_k(const float *x, const float *w, uint8_t *b)
 {
-    float extreme = 0, largest = 0;
-    for (int i = 0; i < 16; i++) {
-        float a = x[i] < 0 ? -x[i] : x[i];
-        if (a > largest) {
-            largest = a;
-            extreme = x[i];
-        }
-    }
-    if (!(largest > 0)) return 0;
-    float scale = extreme / -32, best = -1;
-    for (int step = -10; step <= 10; step++) {
-        float inverse = (-32 + 0.1f * (float)step) / extreme;
-        float sum_qx = 0, sum_qq = 0;
-        for (int i = 0; i < 16; i++) {
-            float q = (float)pl_round_within(x[i] * inverse, -32, 31), w = x[i] * x[i];
-            sum_qx += w * q * x[i];
-            sum_qq += w * q * q;
-        }
-        /* With the best scale sum_qx / sum_qq the error falls by sum_qx^2 / sum_qq. */
-        if (sum_qq > 0 && sum_qx * sum_qx > best * sum_qq) {
-            best = sum_qx * sum_qx / sum_qq;
-            scale = sum_qx / sum_qq;
-        }
-    }
-    return scale;
-}
-
-void pl_q6_k_from_float(const float *src, void *dst, int64_t n)
-{
-    uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 210) {
-        const float *x = src + at;
-        float scale[16], extreme = 0, largest = 0;
-        for (int j = 0; j < 16; j++) {
-            scale[j] = fit_symmetric(x + 16 * j);
-            float a = scale[j] < 0 ? -scale[j] : scale[j];
-            if (a > largest) {
-                largest = a;
-                extreme = scale[j];
-            }
-        }
-        memset(b, 0, 210);
-        pl_put_u16(b + 208, pl_f32_to_f16(extreme / -128)); /* int8 reaches further below zero than above */
-        float d = pl_f16_to_f32(pl_get_u16(b + 208));
-        for (int j = 0; j < 16; j++) {
-            int scale_q = pl_round_within(scale[j] * pl_inverse(d), -128, 127);
-            b[192 + j] = (uint8_t)(int8_t)scale_q;
-            float inverse = pl_inverse(d * (float)scale_q);
-            for (int i = 16 * j; i < 16 * j + 16; i++) {
-                int q = pl_round_within(x[i] * inverse, -32, 31) + 32;
-                place_6 p = place_of(i);
-                b[p.low_byte] |= (uint8_t)((q & 15) << p.low_shift);
-                b[128 + p.high_byte] |= (uint8_t)((q >> 4) << p.high_shift);
-            }
-        }
+    block_symmetric o = {.scale_low = -128, .q_low = -32};
+    memset(b, 0, 210);
+    encode_symmetric(x, w, b + 208, &o);
+    for (int j = 0; j < 16; j++) b[192 + j] = (uint8_t)(int8_t)o.scale[j];
+    for (int i = 0; i < N; i++) {
+        place_6 p = place_of(i);
+        int q = (int)o.q[i] + 32;
+        b[p.low_byte] |= (uint8_t)((q & 15) << p.low_shift);
+        b[128 + p.high_byte] |= (uint8_t)((q >> 4) << p.high_shift);
     }
 }
+PL_TYPE_ENCODERS(q6_k, N, 210)

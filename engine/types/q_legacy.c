@@ -7,7 +7,7 @@
  *   Q4_1: d, m, 16 bytes             x = d * q + m
  *   Q5_0: d, word, 16 bytes          x = d * (q - 16)
  *   Q5_1: d, m, word, 16 bytes       x = d * q + m */
-#include "engine/types/types_impl.h"
+#include "engine/types/fit.h"
 
 #define N 32
 
@@ -29,18 +29,37 @@ void pl_q8_1_to_float(const void *src, float *dst, int64_t n)
     }
 }
 
+/* Puts the f16 scale at b and 32 integers behind the head; gives their sum. */
+static int encode_bytes(const float *x, uint8_t *b, int head)
+{
+    float largest = 0;
+    for (int i = 0; i < N; i++) {
+        float a = x[i] < 0 ? -x[i] : x[i];
+        if (a > largest) largest = a;
+    }
+    pl_put_u16(b, pl_f32_to_f16(largest / 127));
+    float inverse = pl_inverse(pl_f16_to_f32(pl_get_u16(b)));
+    int sum = 0;
+    for (int i = 0; i < N; i++) {
+        int q = pl_round_within(x[i] * inverse, -127, 127);
+        b[head + i] = (uint8_t)(int8_t)q;
+        sum += q;
+    }
+    return sum;
+}
+
 void pl_q8_0_from_float(const float *src, void *dst, int64_t n)
 {
     uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 2 + N) {
-        float largest = 0;
-        for (int i = 0; i < N; i++) {
-            float a = src[at + i] < 0 ? -src[at + i] : src[at + i];
-            if (a > largest) largest = a;
-        }
-        float d = largest / 127, inverse = pl_inverse(d);
-        pl_put_u16(b, pl_f32_to_f16(d));
-        for (int i = 0; i < N; i++) b[2 + i] = (uint8_t)(int8_t)pl_round_within(src[at + i] * inverse, -127, 127);
+    for (int64_t at = 0; at < n; at += N, b += 2 + N) encode_bytes(src + at, b, 2);
+}
+
+void pl_q8_1_from_float(const float *src, void *dst, int64_t n)
+{
+    uint8_t *b = dst;
+    for (int64_t at = 0; at < n; at += N, b += 4 + N) {
+        int sum = encode_bytes(src + at, b, 4);
+        pl_put_u16(b + 2, pl_f32_to_f16(pl_f16_to_f32(pl_get_u16(b)) * (float)sum));
     }
 }
 
@@ -76,34 +95,24 @@ static uint32_t pack(const int q[N], uint8_t *qs)
     return high;
 }
 
-/* The element of the largest magnitude gets the number -zero, which the other sign does not have: so d has its sign,
- * turned. */
-static float encode_symmetric(const float *x, int zero, int q[N])
+/* Puts the scale at b and gives the integers, which reach from 0 to 2 * zero - 1. */
+static void encode_symmetric(const float *x, const float *w, int zero, uint8_t *b, int q[N])
 {
-    float extreme = 0, largest = 0;
-    for (int i = 0; i < N; i++) {
-        float a = x[i] < 0 ? -x[i] : x[i];
-        if (a > largest) {
-            largest = a;
-            extreme = x[i];
-        }
-    }
-    float d = extreme / (float)-zero, inverse = pl_inverse(d);
+    pl_put_u16(b, pl_f32_to_f16(pl_fit_symmetric(x, w, N, -zero, zero - 1)));
+    float inverse = pl_inverse(pl_f16_to_f32(pl_get_u16(b)));
     for (int i = 0; i < N; i++) q[i] = pl_round_within(x[i] * inverse, -zero, zero - 1) + zero;
-    return d;
 }
 
-static float encode_offset(const float *x, int q_max, int q[N], float *m)
+/* Puts scale and minimum at b. */
+static void encode_offset(const float *x, const float *w, int q_max, uint8_t *b, int q[N])
 {
-    float low = x[0], high = x[0];
-    for (int i = 1; i < N; i++) {
-        if (x[i] < low) low = x[i];
-        if (x[i] > high) high = x[i];
-    }
-    float d = (high - low) / (float)q_max, inverse = pl_inverse(d);
-    for (int i = 0; i < N; i++) q[i] = pl_round_within((x[i] - low) * inverse, 0, q_max);
-    *m = low;
-    return d;
+    float d, m;
+    pl_fit_offset(x, w, N, q_max, true, &d, &m);
+    pl_put_u16(b, pl_f32_to_f16(d));
+    pl_put_u16(b + 2, pl_f32_to_f16(-m));
+    float inverse = pl_inverse(pl_f16_to_f32(pl_get_u16(b)));
+    m = pl_f16_to_f32(pl_get_u16(b + 2));
+    for (int i = 0; i < N; i++) q[i] = pl_round_within((x[i] - m) * inverse, 0, q_max);
 }
 
 void pl_q4_0_to_float(const void *src, float *dst, int64_t n)
@@ -113,15 +122,36 @@ void pl_q4_0_to_float(const void *src, float *dst, int64_t n)
         decode_symmetric(b + 2, 0, 8, pl_f16_to_f32(pl_get_u16(b)), dst + at);
 }
 
-void pl_q4_0_from_float(const float *src, void *dst, int64_t n)
+/* The element of the largest magnitude gets the number -8, which the other sign does not have: so d has its sign,
+ * turned. */
+void pl_q4_0_from_float_quick(const float *src, void *dst, int64_t n)
 {
     uint8_t *b = dst;
     for (int64_t at = 0; at < n; at += N, b += 2 + 16) {
+        const float *x = src + at;
+        float extreme = 0, largest = 0;
+        for (int i = 0; i < N; i++) {
+            float a = x[i] < 0 ? -x[i] : x[i];
+            if (a > largest) {
+                largest = a;
+                extreme = x[i];
+            }
+        }
+        float d = extreme / -8, inverse = pl_inverse(d);
         int q[N];
-        pl_put_u16(b, pl_f32_to_f16(encode_symmetric(src + at, 8, q)));
+        for (int i = 0; i < N; i++) q[i] = pl_round_within(x[i] * inverse, -8, 7) + 8;
+        pl_put_u16(b, pl_f32_to_f16(d));
         pack(q, b + 2);
     }
 }
+
+static void encode_q4_0(const float *x, const float *w, uint8_t *b)
+{
+    int q[N];
+    encode_symmetric(x, w, 8, b, q);
+    pack(q, b + 2);
+}
+PL_TYPE_ENCODERS(q4_0, N, 2 + 16)
 
 void pl_q5_0_to_float(const void *src, float *dst, int64_t n)
 {
@@ -130,15 +160,13 @@ void pl_q5_0_to_float(const void *src, float *dst, int64_t n)
         decode_symmetric(b + 6, pl_get_u32(b + 2), 16, pl_f16_to_f32(pl_get_u16(b)), dst + at);
 }
 
-void pl_q5_0_from_float(const float *src, void *dst, int64_t n)
+static void encode_q5_0(const float *x, const float *w, uint8_t *b)
 {
-    uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 2 + 4 + 16) {
-        int q[N];
-        pl_put_u16(b, pl_f32_to_f16(encode_symmetric(src + at, 16, q)));
-        pl_put_u32(b + 2, pack(q, b + 6));
-    }
+    int q[N];
+    encode_symmetric(x, w, 16, b, q);
+    pl_put_u32(b + 2, pack(q, b + 6));
 }
+PL_TYPE_ENCODERS(q5_0, N, 6 + 16)
 
 void pl_q4_1_to_float(const void *src, float *dst, int64_t n)
 {
@@ -147,17 +175,13 @@ void pl_q4_1_to_float(const void *src, float *dst, int64_t n)
         decode_offset(b + 4, 0, pl_f16_to_f32(pl_get_u16(b)), pl_f16_to_f32(pl_get_u16(b + 2)), dst + at);
 }
 
-void pl_q4_1_from_float(const float *src, void *dst, int64_t n)
+static void encode_q4_1(const float *x, const float *w, uint8_t *b)
 {
-    uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 4 + 16) {
-        int q[N];
-        float m;
-        pl_put_u16(b, pl_f32_to_f16(encode_offset(src + at, 15, q, &m)));
-        pl_put_u16(b + 2, pl_f32_to_f16(m));
-        pack(q, b + 4);
-    }
+    int q[N];
+    encode_offset(x, w, 15, b, q);
+    pack(q, b + 4);
 }
+PL_TYPE_ENCODERS(q4_1, N, 4 + 16)
 
 void pl_q5_1_to_float(const void *src, float *dst, int64_t n)
 {
@@ -167,14 +191,10 @@ void pl_q5_1_to_float(const void *src, float *dst, int64_t n)
                       dst + at);
 }
 
-void pl_q5_1_from_float(const float *src, void *dst, int64_t n)
+static void encode_q5_1(const float *x, const float *w, uint8_t *b)
 {
-    uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += N, b += 8 + 16) {
-        int q[N];
-        float m;
-        pl_put_u16(b, pl_f32_to_f16(encode_offset(src + at, 31, q, &m)));
-        pl_put_u16(b + 2, pl_f32_to_f16(m));
-        pl_put_u32(b + 4, pack(q, b + 8));
-    }
+    int q[N];
+    encode_offset(x, w, 31, b, q);
+    pl_put_u32(b + 4, pack(q, b + 8));
 }
+PL_TYPE_ENCODERS(q5_1, N, 8 + 16)

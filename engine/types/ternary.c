@@ -9,7 +9,9 @@
  * 3 * (b * 3^n mod 256) / 256. Digit n of byte i is element 32 n + i for the first 32 bytes, 160 + 16 n + i for the
  * next 16, and 240 + 4 n + i (n < 4) for the last four. TQ2_0 has element 128 h + 32 s + i at bits 2 s of byte 32 h +
  * i. Q2_0 and Q1_0 go on from bit to bit, lowest first. */
-#include "engine/types/types_impl.h"
+#include <stdlib.h>
+
+#include "engine/types/fit.h"
 
 enum { N_TQ = 256, TQ1_BYTES = 54, TQ2_BYTES = 66, N_Q2 = 64, N_Q1 = 128, Q_BYTES = 18 };
 
@@ -68,3 +70,84 @@ void pl_q1_0_to_float(const void *src, float *dst, int64_t n)
         for (int i = 0; i < N_Q1; i++) dst[at + i] = b[2 + i / 8] >> i % 8 & 1 ? d : -d;
     }
 }
+
+/* --- Encoding. --- */
+
+typedef struct element {
+    float size, weight;
+} element;
+
+static int by_size(const void *a, const void *b)
+{
+    float x = ((const element *)a)->size, y = ((const element *)b)->size;
+    return (x < y) - (x > y);
+}
+
+/* The scale of three levels that leaves the least error: if the k largest values get a sign and the others 0, it is
+ * their mean size. */
+static float fit_ternary(const float *x, const float *w)
+{
+    element e[N_TQ];
+    for (int i = 0; i < N_TQ; i++) {
+        float a = x[i] < 0 ? -x[i] : x[i];
+        e[i] = (element){a >= 0 ? a : 0, w[i]}; /* what is no number cannot be put in order */
+    }
+    qsort(e, N_TQ, sizeof *e, by_size);
+    double sum = 0, weight = 0, best = 0, d = 0;
+    for (int i = 0; i < N_TQ; i++) {
+        sum += (double)e[i].weight * (double)e[i].size;
+        weight += (double)e[i].weight;
+        if (weight > 0 && sum * sum > best * weight) {
+            best = sum * sum / weight;
+            d = sum / weight;
+        }
+    }
+    return (float)d;
+}
+
+static void encode_tq1_0(const float *x, const float *w, uint8_t *b)
+{
+    int value[52] = {0};
+    pl_put_u16(b + 52, pl_f32_to_f16(fit_ternary(x, w)));
+    float inverse = pl_inverse(pl_f16_to_f32(pl_get_u16(b + 52)));
+    for (int i = 0; i < N_TQ; i++) {
+        int byte, digit, q = pl_round_within(x[i] * inverse, -1, 1) + 1;
+        place_of(i, &byte, &digit);
+        value[byte] += q * power_of_3[4 - digit];
+    }
+    /* Rounded up, so that cutting off gives the digits back. */
+    for (int i = 0; i < 52; i++) b[i] = (uint8_t)((value[i] * 256 + 242) / 243);
+}
+PL_TYPE_ENCODERS(tq1_0, N_TQ, TQ1_BYTES)
+
+static void encode_tq2_0(const float *x, const float *w, uint8_t *b)
+{
+    memset(b, 0, 64);
+    pl_put_u16(b + 64, pl_f32_to_f16(fit_ternary(x, w)));
+    float inverse = pl_inverse(pl_f16_to_f32(pl_get_u16(b + 64)));
+    for (int i = 0; i < N_TQ; i++)
+        b[i / 128 * 32 + i % 32] |= (uint8_t)((pl_round_within(x[i] * inverse, -1, 1) + 1) << i % 128 / 32 * 2);
+}
+PL_TYPE_ENCODERS(tq2_0, N_TQ, TQ2_BYTES)
+
+static void encode_q2_0(const float *x, const float *w, uint8_t *b)
+{
+    memset(b, 0, Q_BYTES);
+    pl_put_u16(b, pl_f32_to_f16(pl_fit_symmetric(x, w, N_Q2, -1, 2)));
+    float inverse = pl_inverse(pl_f16_to_f32(pl_get_u16(b)));
+    for (int i = 0; i < N_Q2; i++) b[2 + i / 4] |= (uint8_t)((pl_round_within(x[i] * inverse, -1, 2) + 1) << i % 4 * 2);
+}
+PL_TYPE_ENCODERS(q2_0, N_Q2, Q_BYTES)
+
+static void encode_q1_0(const float *x, const float *w, uint8_t *b)
+{
+    float sum = 0, weight = 0;
+    memset(b, 0, Q_BYTES);
+    for (int i = 0; i < N_Q1; i++) {
+        sum += w[i] * (x[i] < 0 ? -x[i] : x[i]);
+        weight += w[i];
+        if (x[i] >= 0) b[2 + i / 8] |= (uint8_t)(1 << i % 8);
+    }
+    pl_put_u16(b, pl_f32_to_f16(sum / weight));
+}
+PL_TYPE_ENCODERS(q1_0, N_Q1, Q_BYTES)

@@ -2,14 +2,25 @@
 
 #include "engine/types/types_impl.h"
 
-#define ROW(id, n_block, n_bytes, activation, quantized, f)                                                            \
+#define ROW(id, n_block, n_bytes, activation, quantized, f, ...)                                                       \
     [PL_TYPE_##id] = {.name = #id,                                                                                     \
                       .block = n_block,                                                                                \
                       .bytes = n_bytes,                                                                                \
                       .act = activation,                                                                               \
                       .is_quantized = quantized,                                                                       \
                       .to_float = pl_##f##_to_float,                                                                   \
-                      .from_float = pl_##f##_from_float}
+                      .from_float = pl_##f##_from_float,                                                               \
+                      ##__VA_ARGS__}
+#define ROW_IMATRIX(id, n_block, n_bytes, activation, f, ...)                                                          \
+    [PL_TYPE_##id] = {.name = #id,                                                                                     \
+                      .block = n_block,                                                                                \
+                      .bytes = n_bytes,                                                                                \
+                      .act = activation,                                                                               \
+                      .is_quantized = true,                                                                            \
+                      .to_float = pl_##f##_to_float,                                                                   \
+                      .from_float = pl_##f##_from_float,                                                               \
+                      .from_float_imatrix = pl_##f##_from_float_imatrix,                                               \
+                      ##__VA_ARGS__}
 #define ROW_INT(id, n_bytes, f)                                                                                        \
     [PL_TYPE_##id] = {.name = #id, .block = 1, .bytes = n_bytes, .act = PL_ACT_NONE, .to_float = pl_##f##_to_float}
 
@@ -23,18 +34,18 @@
                       .to_float = pl_##f##_to_float}
 
 static const pl_type_info rows[PL_TYPE_COUNT] = {
-    ROW(F32, 1, 4, PL_ACT_F32, false, f32),
-    ROW(F16, 1, 2, PL_ACT_F32, false, f16),
-    ROW(BF16, 1, 2, PL_ACT_F32, false, bf16),
+    ROW(F32, 1, 4, PL_ACT_F32, false, f32, .from_float_quick = pl_f32_from_float),
+    ROW(F16, 1, 2, PL_ACT_F32, false, f16, .from_float_quick = pl_f16_from_float),
+    ROW(BF16, 1, 2, PL_ACT_F32, false, bf16, .from_float_quick = pl_bf16_from_float),
     ROW(F64, 1, 8, PL_ACT_NONE, false, f64),
-    ROW(Q8_0, 32, 2 + 32, PL_ACT_Q8, true, q8_0),
-    ROW(Q4_0, 32, 2 + 16, PL_ACT_Q8, true, q4_0),
-    ROW(Q4_1, 32, 2 + 2 + 16, PL_ACT_Q8, true, q4_1),
-    ROW(Q5_0, 32, 2 + 4 + 16, PL_ACT_Q8, true, q5_0),
-    ROW(Q5_1, 32, 2 + 2 + 4 + 16, PL_ACT_Q8, true, q5_1),
-    ROW(Q4_K, 256, 2 + 2 + 12 + 128, PL_ACT_Q8K, true, q4_k),
-    ROW(Q5_K, 256, 2 + 2 + 12 + 32 + 128, PL_ACT_Q8K, true, q5_k),
-    ROW(Q6_K, 256, 128 + 64 + 16 + 2, PL_ACT_Q8K, true, q6_k),
+    ROW(Q8_0, 32, 2 + 32, PL_ACT_Q8, true, q8_0, .from_float_quick = pl_q8_0_from_float),
+    ROW_IMATRIX(Q4_0, 32, 2 + 16, PL_ACT_Q8, q4_0, .from_float_quick = pl_q4_0_from_float_quick),
+    ROW_IMATRIX(Q4_1, 32, 2 + 2 + 16, PL_ACT_Q8, q4_1),
+    ROW_IMATRIX(Q5_0, 32, 2 + 4 + 16, PL_ACT_Q8, q5_0),
+    ROW_IMATRIX(Q5_1, 32, 2 + 2 + 4 + 16, PL_ACT_Q8, q5_1),
+    ROW_IMATRIX(Q4_K, 256, 2 + 2 + 12 + 128, PL_ACT_Q8K, q4_k),
+    ROW_IMATRIX(Q5_K, 256, 2 + 2 + 12 + 32 + 128, PL_ACT_Q8K, q5_k),
+    ROW_IMATRIX(Q6_K, 256, 128 + 64 + 16 + 2, PL_ACT_Q8K, q6_k),
     ROW_DECODED(IQ2_XXS, 256, 2 + 8 * 8, PL_ACT_Q8K, iq2_xxs),
     ROW_DECODED(IQ2_XS, 256, 2 + 64 + 8, PL_ACT_Q8K, iq2_xs),
     ROW_DECODED(IQ2_S, 256, 2 + 32 + 32 + 8 + 8, PL_ACT_Q8K, iq2_s),
@@ -42,18 +53,18 @@ static const pl_type_info rows[PL_TYPE_COUNT] = {
     ROW_DECODED(IQ3_S, 256, 2 + 64 + 8 + 32 + 4, PL_ACT_Q8K, iq3_s),
     ROW_DECODED(IQ1_S, 256, 2 + 32 + 16, PL_ACT_Q8K, iq1_s),
     ROW_DECODED(IQ1_M, 256, 32 + 16 + 8, PL_ACT_Q8K, iq1_m),
-    ROW_DECODED(Q8_1, 32, 2 + 2 + 32, PL_ACT_Q8, q8_1),
-    ROW_DECODED(Q1_0, 128, 2 + 16, PL_ACT_Q8, q1_0),
-    ROW_DECODED(Q2_0, 64, 2 + 16, PL_ACT_Q8, q2_0),
-    ROW_DECODED(Q2_K, 256, 16 + 64 + 2 + 2, PL_ACT_Q8K, q2_k),
-    ROW_DECODED(Q3_K, 256, 32 + 64 + 12 + 2, PL_ACT_Q8K, q3_k),
-    ROW_DECODED(Q8_K, 256, 4 + 256 + 32, PL_ACT_Q8K, q8_k),
-    ROW_DECODED(IQ4_NL, 32, 2 + 16, PL_ACT_Q8, iq4_nl),
-    ROW_DECODED(IQ4_XS, 256, 2 + 2 + 4 + 128, PL_ACT_Q8K, iq4_xs),
-    ROW_DECODED(TQ1_0, 256, 48 + 4 + 2, PL_ACT_Q8K, tq1_0),
-    ROW_DECODED(TQ2_0, 256, 64 + 2, PL_ACT_Q8K, tq2_0),
-    ROW_DECODED(MXFP4, 32, 1 + 16, PL_ACT_Q8, mxfp4),
-    ROW_DECODED(NVFP4, 64, 4 + 32, PL_ACT_Q8, nvfp4),
+    ROW(Q8_1, 32, 2 + 2 + 32, PL_ACT_Q8, true, q8_1),
+    ROW_IMATRIX(Q1_0, 128, 2 + 16, PL_ACT_Q8, q1_0),
+    ROW_IMATRIX(Q2_0, 64, 2 + 16, PL_ACT_Q8, q2_0),
+    ROW_IMATRIX(Q2_K, 256, 16 + 64 + 2 + 2, PL_ACT_Q8K, q2_k),
+    ROW_IMATRIX(Q3_K, 256, 32 + 64 + 12 + 2, PL_ACT_Q8K, q3_k),
+    ROW(Q8_K, 256, 4 + 256 + 32, PL_ACT_Q8K, true, q8_k),
+    ROW_IMATRIX(IQ4_NL, 32, 2 + 16, PL_ACT_Q8, iq4_nl),
+    ROW_IMATRIX(IQ4_XS, 256, 2 + 2 + 4 + 128, PL_ACT_Q8K, iq4_xs),
+    ROW_IMATRIX(TQ1_0, 256, 48 + 4 + 2, PL_ACT_Q8K, tq1_0),
+    ROW_IMATRIX(TQ2_0, 256, 64 + 2, PL_ACT_Q8K, tq2_0),
+    ROW_IMATRIX(MXFP4, 32, 1 + 16, PL_ACT_Q8, mxfp4),
+    ROW_IMATRIX(NVFP4, 64, 4 + 32, PL_ACT_Q8, nvfp4),
     ROW_INT(I8, 1, i8),
     ROW_INT(I16, 2, i16),
     ROW_INT(I32, 4, i32),

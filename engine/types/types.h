@@ -80,9 +80,12 @@ typedef struct pl_type_info {
     void (*to_float)(const void *src, float *dst, int64_t n);
     /* Encodes n elements; NULL where this build only decodes. Every element counts alike. */
     void (*from_float)(const float *src, void *dst, int64_t n);
+    /* As from_float, in one pass over the elements: for what is encoded again and again. NULL where the cache of K and
+     * V cannot have the type. */
+    void (*from_float_quick)(const float *src, void *dst, int64_t n);
     /* Encodes n / n_per_row rows of n_per_row elements (a multiple of block) so that the sum of weights[column] *
      * error^2 becomes small. weights: n_per_row numbers >= 0, typically each column's mean square activation. NULL
-     * where importance cannot change what the format holds (floats, Q8_0). */
+     * where importance cannot change what the format holds (floats, Q8). */
     void (*from_float_imatrix)(const float *src, void *dst, int64_t n, int64_t n_per_row, const float *weights);
     bool needs_imatrix; /* the format is so coarse that encoding without weights is to be refused or warned about */
 } pl_type_info;

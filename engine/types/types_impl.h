@@ -7,6 +7,10 @@
     void pl_##name##_to_float(const void *src, float *dst, int64_t n);                                                 \
     void pl_##name##_from_float(const float *src, void *dst, int64_t n)
 
+#define PL_TYPE_CONVERSIONS_IMATRIX(name)                                                                              \
+    PL_TYPE_CONVERSIONS(name);                                                                                         \
+    void pl_##name##_from_float_imatrix(const float *src, void *dst, int64_t n, int64_t n_per_row, const float *w)
+
 /* float.c */
 PL_TYPE_CONVERSIONS(f32);
 PL_TYPE_CONVERSIONS(f16);
@@ -19,19 +23,20 @@ void pl_i64_to_float(const void *src, float *dst, int64_t n);
 
 /* q_legacy.c */
 PL_TYPE_CONVERSIONS(q8_0);
-void pl_q8_1_to_float(const void *src, float *dst, int64_t n);
-PL_TYPE_CONVERSIONS(q4_0);
-PL_TYPE_CONVERSIONS(q4_1);
-PL_TYPE_CONVERSIONS(q5_0);
-PL_TYPE_CONVERSIONS(q5_1);
+PL_TYPE_CONVERSIONS(q8_1);
+PL_TYPE_CONVERSIONS_IMATRIX(q4_0);
+void pl_q4_0_from_float_quick(const float *src, void *dst, int64_t n);
+PL_TYPE_CONVERSIONS_IMATRIX(q4_1);
+PL_TYPE_CONVERSIONS_IMATRIX(q5_0);
+PL_TYPE_CONVERSIONS_IMATRIX(q5_1);
 
 /* q_k.c */
-void pl_q2_k_to_float(const void *src, float *dst, int64_t n);
-void pl_q3_k_to_float(const void *src, float *dst, int64_t n);
-void pl_q8_k_to_float(const void *src, float *dst, int64_t n);
-PL_TYPE_CONVERSIONS(q4_k);
-PL_TYPE_CONVERSIONS(q5_k);
-PL_TYPE_CONVERSIONS(q6_k);
+PL_TYPE_CONVERSIONS_IMATRIX(q2_k);
+PL_TYPE_CONVERSIONS_IMATRIX(q3_k);
+PL_TYPE_CONVERSIONS(q8_k);
+PL_TYPE_CONVERSIONS_IMATRIX(q4_k);
+PL_TYPE_CONVERSIONS_IMATRIX(q5_k);
+PL_TYPE_CONVERSIONS_IMATRIX(q6_k);
 
 /* iq.c */
 void pl_iq2_xxs_to_float(const void *src, float *dst, int64_t n);
@@ -42,18 +47,18 @@ void pl_iq3_s_to_float(const void *src, float *dst, int64_t n);
 void pl_iq1_s_to_float(const void *src, float *dst, int64_t n);
 void pl_iq1_m_to_float(const void *src, float *dst, int64_t n);
 /* iq4.c */
-void pl_iq4_nl_to_float(const void *src, float *dst, int64_t n);
-void pl_iq4_xs_to_float(const void *src, float *dst, int64_t n);
+PL_TYPE_CONVERSIONS_IMATRIX(iq4_nl);
+PL_TYPE_CONVERSIONS_IMATRIX(iq4_xs);
 
 /* ternary.c */
-void pl_tq1_0_to_float(const void *src, float *dst, int64_t n);
-void pl_tq2_0_to_float(const void *src, float *dst, int64_t n);
-void pl_q1_0_to_float(const void *src, float *dst, int64_t n);
-void pl_q2_0_to_float(const void *src, float *dst, int64_t n);
+PL_TYPE_CONVERSIONS_IMATRIX(tq1_0);
+PL_TYPE_CONVERSIONS_IMATRIX(tq2_0);
+PL_TYPE_CONVERSIONS_IMATRIX(q1_0);
+PL_TYPE_CONVERSIONS_IMATRIX(q2_0);
 
 /* fp4.c */
-void pl_mxfp4_to_float(const void *src, float *dst, int64_t n);
-void pl_nvfp4_to_float(const void *src, float *dst, int64_t n);
+PL_TYPE_CONVERSIONS_IMATRIX(mxfp4);
+PL_TYPE_CONVERSIONS_IMATRIX(nvfp4);
 
 /* v to the nearest integer, ties to even, kept within low..high; low for NaN. |low| and |high| are below 2^22. */
 static inline int pl_round_within(float v, int low, int high)

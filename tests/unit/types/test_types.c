@@ -16,7 +16,7 @@ static const pl_type all[] = {
     PL_TYPE_IQ1_S, PL_TYPE_IQ1_M,  PL_TYPE_Q8_1,    PL_TYPE_Q1_0,   PL_TYPE_Q2_0,  PL_TYPE_Q2_K,    PL_TYPE_Q3_K,
     PL_TYPE_Q8_K,  PL_TYPE_IQ4_NL, PL_TYPE_IQ4_XS,  PL_TYPE_TQ1_0,  PL_TYPE_TQ2_0, PL_TYPE_MXFP4,   PL_TYPE_NVFP4,
 };
-enum { N_TYPES = sizeof all / sizeof *all, N_ENCODED = 11 };
+enum { N_TYPES = sizeof all / sizeof *all };
 
 static int digit(char c)
 {
@@ -140,47 +140,81 @@ static double error_of(pl_type type, double mean, uint64_t seed)
 
 START_TEST(encoding_loses_little)
 {
-    /* Measured on the same kind of input with ggml's reference encoders (0.25.3): Q8_0 0.00536, Q6_K 0.01766, Q5_K
-     * 0.03605, Q5_1 0.03783, Q5_0 0.04274, Q4_K 0.07152, Q4_1 0.07817, Q4_0 0.08567. The bounds are 2.5 percent above
-     * those. */
+    /* Measured, and one percent above. What ggml's reference encoders lose on such input stands in docs/numbers.md;
+     * it is more in every row but those of the floats, Q8_0 and Q1_0, where it is the same. */
     static const struct {
         pl_type type;
         double bound;
     } cases[] = {
-        {PL_TYPE_F32, 0},       {PL_TYPE_F16, 0.0004},  {PL_TYPE_BF16, 0.0025}, {PL_TYPE_Q8_0, 0.0055},
-        {PL_TYPE_Q6_K, 0.0181}, {PL_TYPE_Q5_K, 0.0370}, {PL_TYPE_Q5_1, 0.0388}, {PL_TYPE_Q5_0, 0.0438},
-        {PL_TYPE_Q4_K, 0.0733}, {PL_TYPE_Q4_1, 0.0801}, {PL_TYPE_Q4_0, 0.0878},
+        {PL_TYPE_F32, 0},        {PL_TYPE_F16, 0.0004},    {PL_TYPE_BF16, 0.0017},   {PL_TYPE_Q8_0, 0.0055},
+        {PL_TYPE_Q8_1, 0.0055},  {PL_TYPE_Q8_K, 0.0071},   {PL_TYPE_Q6_K, 0.0174},   {PL_TYPE_Q5_K, 0.0348},
+        {PL_TYPE_Q5_1, 0.0339},  {PL_TYPE_Q5_0, 0.0410},   {PL_TYPE_Q4_K, 0.0707},   {PL_TYPE_Q4_1, 0.0703},
+        {PL_TYPE_Q4_0, 0.0816},  {PL_TYPE_IQ4_NL, 0.0741}, {PL_TYPE_IQ4_XS, 0.0748}, {PL_TYPE_MXFP4, 0.1105},
+        {PL_TYPE_NVFP4, 0.0811}, {PL_TYPE_Q3_K, 0.1444},   {PL_TYPE_Q2_K, 0.2627},   {PL_TYPE_Q2_0, 0.3569},
+        {PL_TYPE_TQ1_0, 0.4404}, {PL_TYPE_TQ2_0, 0.4404},  {PL_TYPE_Q1_0, 0.6049},
     };
-    ck_assert_int_eq(sizeof cases / sizeof *cases, N_ENCODED);
-    for (int i = 0; i < N_ENCODED; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double e = error_of(cases[i].type, 0, 7);
         fprintf(stderr, "%s %.5f\n", pl_type_name(cases[i].type), e);
         ck_assert_msg(e <= cases[i].bound, "%s loses %.5f", pl_type_name(cases[i].type), e);
     }
     /* Offsets are what the types with a minimum are for. Q4_K's cannot be positive, Q4_1's can. */
     ck_assert(error_of(PL_TYPE_Q4_K, -3, 8) < 0.08);
-    ck_assert(error_of(PL_TYPE_Q4_1, 3, 8) < 0.09);
+    ck_assert(error_of(PL_TYPE_Q4_1, 3, 8) < 0.08);
+}
+END_TEST
+
+START_TEST(importance_moves_the_error_to_where_it_matters_less)
+{
+    enum { N = 512, ROWS = 16 };
+    pl_rng r;
+    pl_rng_seed(&r, 21);
+    float w[N];
+    static float x[ROWS * N], y[ROWS * N];
+    static uint8_t blocks[ROWS * N * 2];
+    for (int i = 0; i < N; i++) w[i] = (float)exp(1.5 * pl_rng_gauss(&r));
+    for (int i = 0; i < ROWS * N; i++) x[i] = (float)(0.02 * pl_rng_gauss(&r));
+    for (int i = 0; i < N_TYPES; i++) {
+        const pl_type_info *t = pl_type_get(all[i]);
+        if (t->from_float_imatrix == NULL || t->from_float == NULL) continue;
+        double error[2] = {0, 0};
+        for (int with = 0; with < 2; with++) {
+            if (with)
+                t->from_float_imatrix(x, blocks, ROWS * N, N, w);
+            else
+                t->from_float(x, blocks, ROWS * N);
+            t->to_float(blocks, y, ROWS * N);
+            for (int k = 0; k < ROWS * N; k++) error[with] += (double)w[k % N] * (y[k] - x[k]) * (y[k] - x[k]);
+        }
+        ck_assert_msg(error[1] < 0.98 * error[0], "%s: %g with importance, %g without", t->name, error[1], error[0]);
+    }
 }
 END_TEST
 
 START_TEST(encoding_bears_any_input)
 {
     static const float hard[] = {0, -0.0f, 1e-45f, -1e-40f, 1e-7f, 1e30f, -3e38f, 65504, INFINITY, -INFINITY, NAN, 1};
-    for (int i = 0; i < N_ENCODED; i++) {
+    for (int i = 0; i < N_TYPES; i++) {
         const pl_type_info *t = pl_type_get(all[i]);
+        if (t->from_float == NULL) continue;
         pl_rng r;
         pl_rng_seed(&r, prop_seed(i));
         for (int round = 0; round < 400; round++) {
             float x[256], y[256];
-            uint8_t blocks[1024];
+            uint8_t blocks[8 * 256];
             uint64_t kinds = 1 + pl_rng_below(&r, 12), first = pl_rng_below(&r, 12);
             for (int k = 0; k < 256; k++) x[k] = hard[(first + pl_rng_below(&r, kinds)) % 12];
             t->from_float(x, blocks, 256); /* the sanitizer watches */
             t->to_float(blocks, y, 256);
+            if (t->from_float_imatrix == NULL) continue;
+            float w[256];
+            for (int k = 0; k < 256; k++) w[k] = pl_rng_below(&r, 3) ? (float)pl_rng_f64(&r) : 0;
+            t->from_float_imatrix(x, blocks, 256, 256, w);
+            t->to_float(blocks, y, 256);
         }
         /* Zero is exact, and what is constant stays near. */
         float x[256] = {0}, y[256];
-        uint8_t blocks[1024];
+        uint8_t blocks[8 * 256];
         t->from_float(x, blocks, 256);
         t->to_float(blocks, y, 256);
         for (int k = 0; k < 256; k++) ck_assert_msg(y[k] == 0, "%s: zero became %g", t->name, y[k]);
@@ -204,6 +238,7 @@ int main(void)
     tcase_add_test(t, the_table_is_complete_and_refuses_other_numbers);
     tcase_add_test(t, every_half_survives_and_floats_round_to_the_nearest_even);
     tcase_add_test(t, encoding_loses_little);
+    tcase_add_test(t, importance_moves_the_error_to_where_it_matters_less);
     tcase_add_test(t, encoding_bears_any_input);
     return ck_run(s, NULL);
 }
