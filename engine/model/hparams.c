@@ -281,6 +281,7 @@ static bool is_neutral(const pl_gguf_value *v)
 
 void pl_hparams_check_keys(const pl_gguf *g, const char *arch, pl_problems *problems)
 {
+    if (problems->keys.failed) return; /* not all that were asked for are in it */
     size_t prefix = strlen(arch) + 1;
     for (size_t i = 0; i < pl_gguf_n_keys(g); i++) {
         pl_gguf_value v;

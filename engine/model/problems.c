@@ -42,7 +42,9 @@ void pl_problem_unsupported(pl_problems *p, const char *fmt, ...)
 pl_status pl_problems_done(pl_problems *p, const char *what, pl_error *err)
 {
     pl_status s = PL_OK;
-    if (p->n > 0) {
+    if (p->text.failed || p->keys.failed) {
+        s = pl_fail(err, PL_ERR_NO_MEMORY, "%s: no memory to check it", what);
+    } else if (p->n > 0) {
         s = p->unsupported ? PL_ERR_UNSUPPORTED : PL_ERR_FORMAT;
         s = pl_fail(err, s, "%s: %d problem%s: %.*s%s", what, p->n, p->n == 1 ? "" : "s",
                     PL_STR_ARG(pl_buf_str(&p->text)), p->n > p->n_shown ? "; and more" : "");
