@@ -5,7 +5,7 @@
 #include <strings.h>
 #include <time.h>
 
-#include "coordinator/generation.h"
+#include "coordinator/http/api_impl.h"
 #include "engine/base/alloc.h"
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
@@ -27,28 +27,43 @@ struct pl_api {
     answer *open;
 };
 
-typedef enum { KIND_CHAT, KIND_TEXT } answer_kind;
+typedef enum { KIND_CHAT, KIND_TEXT, KIND_NATIVE } answer_kind;
+
+#define CHOICES_MAX 32 /* "n" of one request */
+
+/* One of the answers to a request. */
+typedef struct choice {
+    answer *of;
+    int index;
+    pl_generation *generation; /* NULL: it has ended */
+    pl_buf text;               /* of an answer that is not streamed */
+    pl_buf reasoning;          /* likewise */
+    pl_json *calls;            /* likewise: "tool_calls" */
+    pl_reply *reply;           /* takes the text apart; NULL: it is given as it comes */
+    int n_calls, n_tokens;
+    pl_json *logprobs;   /* entries so far (not streamed), or since the last event (streamed) */
+    pl_json *tokens;     /* of llama.cpp's answers: likewise */
+    size_t text_offset;  /* bytes of text before the next token, for /v1/completions */
+    const char *finish;  /* why it ended */
+    const char *stop_by; /* the stop string, copied; NULL: none */
+} choice;
 
 /* One request that is being answered. */
 struct answer {
     pl_api *api;
     answer *prev, *next;
-    pl_http_exchange *x; /* NULL when the client has gone */
-    pl_generation *generation;
+    pl_http_exchange *x; /* NULL when the client has gone or has its answer */
     answer_kind kind;
-    bool stream, include_usage, headed, want_logprobs;
+    bool stream, include_usage, headed, want_logprobs, want_tokens, one_call;
     int64_t created;
     char id[48];
-    pl_buf text;      /* of an answer that is not streamed */
-    pl_buf reasoning; /* likewise */
-    pl_json *calls;   /* likewise: "tool_calls" */
-    pl_reply *reply;  /* takes the text apart; NULL: it is given as it comes */
-    pl_json *tools;   /* of the request; reply borrows them */
-    int n_calls;
-    bool one_call;
-    pl_json *logprobs;  /* entries so far (not streamed), or since the last event (streamed) */
-    size_t text_offset; /* bytes of text before the next token, for /v1/completions */
+    pl_json *tools;    /* of the request; replies borrow them */
+    pl_json *settings; /* of llama.cpp's answers */
+    pl_json *prompt;   /* likewise */
     const pl_vocab *vocab;
+    pl_usage usage; /* of all choices together */
+    int n_choices, n_left;
+    choice choices[];
 };
 
 /* --- errors ------------------------------------------------------------------------------------------------------- */
@@ -111,14 +126,6 @@ static void respond_fail(pl_api *a, pl_http_exchange *x, const pl_error *err, co
 /* --- reading requests ----------------------------------------------------------------------------------------------
  */
 
-/* Where a parameter was wrong, for the error's "param". */
-typedef struct request_reader {
-    const pl_json *body;
-    const char *param;
-    pl_error err;
-    bool failed;
-} request_reader;
-
 /* What a chat request says of tools, and what is known of the reply that it will have. */
 typedef struct chat_request {
     pl_json *tools; /* an array; NULL: none may be called */
@@ -128,160 +135,93 @@ typedef struct chat_request {
     pl_buf prompt; /* the text that the model is given */
 } chat_request;
 
-static void reader_fail(request_reader *r, pl_status s, const char *param, const char *what)
-{
-    if (r->failed) return;
-    r->failed = true;
-    r->param = param;
-    (void)pl_fail(&r->err, s, "%s: %s", param, what);
-}
-
-/* The member, or NULL when it is absent or null. */
-static const pl_json *member(const request_reader *r, const char *name)
-{
-    const pl_json *v = pl_json_get(r->body, name);
-    return v && pl_json_type(v) != PL_JSON_NULL ? v : NULL;
-}
-
-static void read_f32(request_reader *r, const char *name, float *out)
-{
-    const pl_json *v = member(r, name);
-    if (!v) return;
-    if (pl_json_type(v) != PL_JSON_INT && pl_json_type(v) != PL_JSON_REAL)
-        reader_fail(r, PL_ERR_INVALID, name, "must be a number");
-    else
-        *out = (float)pl_json_f64(v);
-}
-
-static bool read_i64(request_reader *r, const char *name, int64_t low, int64_t high, int64_t *out)
-{
-    const pl_json *v = member(r, name);
-    if (!v) return false;
-    char what[96];
-    snprintf(what, sizeof what, "must be an integer from %" PRId64 " to %" PRId64, low, high);
-    if (pl_json_type(v) != PL_JSON_INT || pl_json_i64(v) < low || pl_json_i64(v) > high) {
-        reader_fail(r, PL_ERR_INVALID, name, what);
-        return false;
-    }
-    *out = pl_json_i64(v);
-    return true;
-}
-
-static void read_i32(request_reader *r, const char *name, int32_t low, int32_t *out)
-{
-    int64_t v;
-    if (read_i64(r, name, low, INT32_MAX, &v)) *out = (int32_t)v;
-}
-
-static bool read_bool(request_reader *r, const char *name)
-{
-    const pl_json *v = member(r, name);
-    if (v && pl_json_type(v) != PL_JSON_BOOL) reader_fail(r, PL_ERR_INVALID, name, "must be true or false");
-    return v && pl_json_is_true(v);
-}
-
 /* What would change the answer and is not known here is refused: to ignore it would answer another question. */
-static void refuse_unknown(request_reader *r)
+static void refuse_unknown(api_reader *r)
 {
-    static const char *const must_be_empty[] = {"logit_bias", "functions", "grammar", "json_schema", "samplers"};
+    static const char *const must_be_empty[] = {"functions", "lora", "suffix", "image_data", "allowed_token_ids"};
     for (size_t i = 0; i < sizeof must_be_empty / sizeof *must_be_empty; i++) {
-        const pl_json *v = member(r, must_be_empty[i]);
+        const pl_json *v = api_member(r, must_be_empty[i]);
         if (v && (pl_json_size(v) > 0 || pl_json_str(v).size > 0))
-            reader_fail(r, PL_ERR_UNSUPPORTED, must_be_empty[i], "is not supported by this server");
+            api_fail(r, PL_ERR_UNSUPPORTED, must_be_empty[i], "is not supported by this server");
     }
-    static const char *const must_be_zero[] = {"presence_penalty", "frequency_penalty", "mirostat", "dry_multiplier",
-                                               "xtc_probability"};
+    static const char *const must_be_zero[] = {"min_keep", "n_indent", "adaptive_target"};
     for (size_t i = 0; i < sizeof must_be_zero / sizeof *must_be_zero; i++)
-        if (pl_json_f64(member(r, must_be_zero[i])) != 0)
-            reader_fail(r, PL_ERR_UNSUPPORTED, must_be_zero[i], "is not supported by this server");
-    int64_t n = 1;
-    if (read_i64(r, "n", 1, INT32_MAX, &n) && n != 1)
-        reader_fail(r, PL_ERR_UNSUPPORTED, "n", "only one choice per request is supported");
-    if (read_i64(r, "best_of", 1, INT32_MAX, &n) && n != 1)
-        reader_fail(r, PL_ERR_UNSUPPORTED, "best_of", "is not supported by this server");
-    if (read_bool(r, "echo")) reader_fail(r, PL_ERR_UNSUPPORTED, "echo", "is not supported by this server");
-    if (pl_json_str(member(r, "suffix")).size > 0)
-        reader_fail(r, PL_ERR_UNSUPPORTED, "suffix", "is not supported by this server");
-    const pl_json *format = pl_json_get(member(r, "response_format"), "type");
-    if (format && !pl_str_is(pl_json_str(format), "text"))
-        reader_fail(r, PL_ERR_UNSUPPORTED, "response_format", "only the type \"text\" is supported");
+        if (pl_json_f64(api_member(r, must_be_zero[i])) > 0)
+            api_fail(r, PL_ERR_UNSUPPORTED, must_be_zero[i], "is not supported by this server");
+    static const char *const must_be_off[] = {"echo", "post_sampling_probs", "grammar_lazy"};
+    for (size_t i = 0; i < sizeof must_be_off / sizeof *must_be_off; i++)
+        if (api_read_bool(r, must_be_off[i]))
+            api_fail(r, PL_ERR_UNSUPPORTED, must_be_off[i], "is not supported by this server");
+    int64_t best_of = 1;
+    if (api_read_i64(r, "best_of", 1, INT32_MAX, &best_of) && best_of != 1)
+        api_fail(r, PL_ERR_UNSUPPORTED, "best_of", "is not supported by this server");
 }
 
 /* stop: a string or an array of strings. The texts are terminated copies in texts, which lives as long as the options.
  */
-static void read_stops(request_reader *r, pl_generation_options *g, pl_buf texts[PL_STOPS_MAX])
+static void read_stops(api_reader *r, pl_generation_options *g, pl_buf texts[PL_STOPS_MAX])
 {
-    const pl_json *v = member(r, "stop");
+    const pl_json *v = api_member(r, "stop");
     if (!v) return;
     bool one = pl_json_type(v) == PL_JSON_STRING;
     if (!one && pl_json_type(v) != PL_JSON_ARRAY) {
-        reader_fail(r, PL_ERR_INVALID, "stop", "must be a string or an array of strings");
+        api_fail(r, PL_ERR_INVALID, "stop", "must be a string or an array of strings");
         return;
     }
     size_t n = one ? 1 : pl_json_size(v);
     if (n > PL_STOPS_MAX) {
-        reader_fail(r, PL_ERR_INVALID, "stop", "has more than 16 strings");
+        api_fail(r, PL_ERR_INVALID, "stop", "has more than 16 strings");
         return;
     }
     for (size_t i = 0; i < n; i++) {
         const pl_json *e = one ? v : pl_json_at(v, i);
         pl_str s = pl_json_str(e);
         if (pl_json_type(e) != PL_JSON_STRING || s.size == 0 || memchr(s.data, 0, s.size)) {
-            reader_fail(r, PL_ERR_INVALID, "stop", "must be strings that are not empty");
+            api_fail(r, PL_ERR_INVALID, "stop", "must be strings that are not empty");
             return;
         }
         pl_buf_add_str(&texts[i], s);
-        if (!(g->stops[g->n_stops++] = pl_buf_cstr(&texts[i]))) reader_fail(r, PL_ERR_NO_MEMORY, "stop", "no memory");
+        if (!(g->stops[g->n_stops++] = pl_buf_cstr(&texts[i]))) api_fail(r, PL_ERR_NO_MEMORY, "stop", "no memory");
     }
 }
 
-static void read_params(request_reader *r, const pl_api *a, answer_kind kind, pl_generation_options *g)
+static void read_params(api_reader *r, const pl_api *a, answer_kind kind, api_sampling *lists, pl_generation_options *g)
 {
     pl_request_params *p = &g->request;
     p->sample = a->o.sample;
     p->max_tokens = a->o.max_tokens;
     refuse_unknown(r);
-    read_f32(r, "temperature", &p->sample.temperature);
-    read_f32(r, "top_p", &p->sample.top_p);
-    read_f32(r, "min_p", &p->sample.min_p);
-    read_i32(r, "top_k", INT32_MIN, &p->sample.top_k);
-    if (p->sample.top_k < 0) p->sample.top_k = 0; /* both 0 and -1 are in use for "off" */
-    read_f32(r, "repetition_penalty", &p->sample.repeat_penalty);
-    read_f32(r, "repeat_penalty", &p->sample.repeat_penalty);
-    read_i32(r, "repeat_last_n", -1, &p->sample.repeat_last_n);
     int64_t seed;
-    if (read_i64(r, "seed", INT64_MIN, INT64_MAX, &seed) && seed != -1) { /* llama.cpp's word for "draw one" is -1 */
+    if (api_read_i64(r, "seed", INT64_MIN, INT64_MAX, &seed) && seed != -1) { /* llama.cpp's "draw one" is -1 */
         p->sample.seed = (uint64_t)seed;
         p->has_seed = true;
     }
-    read_i32(r, "n_predict", -1, &p->max_tokens);
-    read_i32(r, "max_tokens", -1, &p->max_tokens);
-    read_i32(r, "max_completion_tokens", -1, &p->max_tokens);
-    p->ignore_eos = read_bool(r, "ignore_eos");
-    p->context_shift = a->o.context_shift;
-    p->n_keep = a->o.n_keep;
-    read_i32(r, "n_keep", -1, &p->n_keep);
-    p->no_cache = member(r, "cache_prompt") && !read_bool(r, "cache_prompt");
+    api_read_i32(r, "n_predict", -1, &p->max_tokens);
+    api_read_i32(r, "max_tokens", -1, &p->max_tokens);
+    api_read_i32(r, "max_completion_tokens", -1, &p->max_tokens);
+    p->ignore_eos = api_read_bool(r, "ignore_eos");
     int64_t top = 0;
     if (kind == KIND_CHAT) {
-        bool on = read_bool(r, "logprobs");
-        if (read_i64(r, "top_logprobs", 0, PL_LOGPROBS_MAX, &top) && !on)
-            reader_fail(r, PL_ERR_INVALID, "top_logprobs", "needs \"logprobs\": true");
+        bool on = api_read_bool(r, "logprobs");
+        if (api_read_i64(r, "top_logprobs", 0, PL_LOGPROBS_MAX, &top) && !on)
+            api_fail(r, PL_ERR_INVALID, "top_logprobs", "needs \"logprobs\": true");
         if (on) p->sample.n_logprobs = (int32_t)top;
-    } else if (read_i64(r, "logprobs", 0, PL_LOGPROBS_MAX, &top)) {
+    } else if (kind == KIND_TEXT && api_read_i64(r, "logprobs", 0, PL_LOGPROBS_MAX, &top)) {
+        p->sample.n_logprobs = (int32_t)top;
+    } else if (kind == KIND_NATIVE && api_read_i64(r, "n_probs", 0, PL_LOGPROBS_MAX, &top) && top > 0) {
         p->sample.n_logprobs = (int32_t)top;
     }
-    if (!r->failed && pl_sample_check(&p->sample, &r->err) != PL_OK) r->failed = true;
+    if (!r->failed) api_read_sampling(r, a->o.vocab, lists, &p->sample);
 }
 
 /* content may be a string or an array of text parts; templates want a string. */
-static pl_json *plain_content(request_reader *r, const pl_json *content)
+static pl_json *plain_content(api_reader *r, const pl_json *content)
 {
     pl_buf text = {0};
     for (size_t j = 0; j < pl_json_size(content); j++) {
         pl_json *part = pl_json_at(content, j);
         if (!pl_str_is(pl_json_str(pl_json_get(part, "type")), "text"))
-            reader_fail(r, PL_ERR_UNSUPPORTED, "messages", "only content parts of the type \"text\" are supported");
+            api_fail(r, PL_ERR_UNSUPPORTED, "messages", "only content parts of the type \"text\" are supported");
         pl_buf_add_str(&text, pl_json_str(pl_json_get(part, "text")));
     }
     pl_json *v = pl_json_string(pl_buf_str(&text));
@@ -304,7 +244,7 @@ static pl_json *with_member(const pl_json *v, const char *key, pl_json *value)
 }
 
 /* Clients send the arguments of calls as text; most templates want the object that it says. */
-static pl_json *plain_calls(request_reader *r, const pl_json *calls, bool as_text)
+static pl_json *plain_calls(api_reader *r, const pl_json *calls, bool as_text)
 {
     pl_json *out = pl_json_array();
     for (size_t i = 0; i < pl_json_size(calls); i++) {
@@ -312,7 +252,7 @@ static pl_json *plain_calls(request_reader *r, const pl_json *calls, bool as_tex
         const pl_json *arguments = pl_json_get(function, "arguments");
         pl_error err;
         if (pl_json_str(pl_json_get(function, "name")).size == 0)
-            reader_fail(r, PL_ERR_INVALID, "messages", "each of tool_calls must have a function with a name");
+            api_fail(r, PL_ERR_INVALID, "messages", "each of tool_calls must have a function with a name");
         if (as_text && pl_json_type(arguments) == PL_JSON_OBJECT) {
             pl_buf text = {0};
             if (pl_json_write(arguments, 0, &text, &err) == PL_OK) v = pl_json_string(pl_buf_str(&text));
@@ -320,7 +260,7 @@ static pl_json *plain_calls(request_reader *r, const pl_json *calls, bool as_tex
         } else if (!as_text && pl_json_type(arguments) == PL_JSON_STRING) {
             pl_str text = pl_json_str(arguments);
             if (pl_json_parse(&v, text.size ? text : PL_STR("{}"), &err) != PL_OK)
-                reader_fail(r, PL_ERR_INVALID, "messages", "the arguments of a tool call are not JSON");
+                api_fail(r, PL_ERR_INVALID, "messages", "the arguments of a tool call are not JSON");
         }
         pl_json_append(out,
                        v ? with_member(call, "function", with_member(function, "arguments", v)) : pl_json_ref(call));
@@ -329,19 +269,19 @@ static pl_json *plain_calls(request_reader *r, const pl_json *calls, bool as_tex
 }
 
 /* The messages as templates want them: a new array. */
-static pl_json *plain_messages(request_reader *r, const pl_api *a, const pl_json *messages)
+static pl_json *plain_messages(api_reader *r, const pl_api *a, const pl_json *messages)
 {
     pl_json *out = pl_json_array();
     for (size_t i = 0; i < pl_json_size(messages) && !r->failed; i++) {
         pl_json *m = pl_json_at(messages, i), *content = pl_json_get(m, "content"),
                 *calls = pl_json_get(m, "tool_calls");
         if (pl_json_type(m) != PL_JSON_OBJECT || pl_json_str(pl_json_get(m, "role")).size == 0) {
-            reader_fail(r, PL_ERR_INVALID, "messages", "each message must be an object with a role");
+            api_fail(r, PL_ERR_INVALID, "messages", "each message must be an object with a role");
             break;
         }
         if (pl_json_type(content) != PL_JSON_ARRAY && pl_json_type(content) != PL_JSON_STRING && !calls)
-            reader_fail(r, PL_ERR_INVALID, "messages",
-                        "each message must have a content, a string or an array of text parts");
+            api_fail(r, PL_ERR_INVALID, "messages",
+                     "each message must have a content, a string or an array of text parts");
         pl_json *plain = pl_json_type(content) == PL_JSON_ARRAY ? with_member(m, "content", plain_content(r, content))
                                                                 : pl_json_ref(m);
         if (pl_json_type(calls) == PL_JSON_ARRAY) {
@@ -354,44 +294,47 @@ static pl_json *plain_messages(request_reader *r, const pl_api *a, const pl_json
     return out;
 }
 
-static void read_tools(request_reader *r, const pl_api *a, chat_request *c)
+static void read_tools(api_reader *r, const pl_api *a, chat_request *c)
 {
-    const pl_json *tools = member(r, "tools"), *choice = member(r, "tool_choice"), *documents = member(r, "documents");
+    const pl_json *tools = api_member(r, "tools"), *wanted = api_member(r, "tool_choice"),
+                  *documents = api_member(r, "documents");
     c->style = a->style;
-    if (pl_str_is(pl_json_str(member(r, "reasoning_format")), "none")) c->style.thoughts = 0;
+    if (pl_str_is(pl_json_str(api_member(r, "reasoning_format")), "none")) c->style.thoughts = 0;
     if (documents && pl_json_type(documents) != PL_JSON_ARRAY)
-        reader_fail(r, PL_ERR_INVALID, "documents", "must be an array");
-    if (tools && pl_json_type(tools) != PL_JSON_ARRAY) reader_fail(r, PL_ERR_INVALID, "tools", "must be an array");
+        api_fail(r, PL_ERR_INVALID, "documents", "must be an array");
+    if (tools && pl_json_type(tools) != PL_JSON_ARRAY) api_fail(r, PL_ERR_INVALID, "tools", "must be an array");
     for (size_t i = 0; i < pl_json_size(tools); i++) {
         const pl_json *t = pl_json_at(tools, i);
         if (!pl_str_is(pl_json_str(pl_json_get(t, "type")), "function"))
-            reader_fail(r, PL_ERR_UNSUPPORTED, "tools", "only tools of the type \"function\" are supported");
+            api_fail(r, PL_ERR_UNSUPPORTED, "tools", "only tools of the type \"function\" are supported");
         else if (pl_json_str(pl_json_get(pl_json_get(t, "function"), "name")).size == 0)
-            reader_fail(r, PL_ERR_INVALID, "tools", "each must have a function with a name");
+            api_fail(r, PL_ERR_INVALID, "tools", "each must have a function with a name");
     }
-    pl_str word = pl_json_str(choice);
+    pl_str word = pl_json_str(wanted);
     bool none = pl_str_is(word, "none");
-    if (choice && !none && !pl_str_is(word, "auto"))
-        reader_fail(r, PL_ERR_UNSUPPORTED, "tool_choice", "only \"auto\" and \"none\" are supported");
-    const pl_json *parallel = member(r, "parallel_tool_calls");
+    if (wanted && !none && !pl_str_is(word, "auto"))
+        api_fail(r, PL_ERR_UNSUPPORTED, "tool_choice", "only \"auto\" and \"none\" are supported");
+    const pl_json *parallel = api_member(r, "parallel_tool_calls");
     if (parallel && pl_json_type(parallel) != PL_JSON_BOOL)
-        reader_fail(r, PL_ERR_INVALID, "parallel_tool_calls", "must be true or false");
+        api_fail(r, PL_ERR_INVALID, "parallel_tool_calls", "must be true or false");
     c->one_call = parallel && !pl_json_is_true(parallel);
     if (!none && pl_json_size(tools) > 0) c->tools = pl_json_ref((pl_json *)(uintptr_t)tools);
     c->plain = !c->tools && !c->style.harmony && c->style.thoughts == 0;
 }
 
 /* The request's words for the template: its tools and documents, and what chat_template_kwargs says. */
-static pl_json *template_variables(const request_reader *r, const chat_request *c)
+static pl_json *template_variables(const api_reader *r, const chat_request *c)
 {
     pl_json *v = pl_json_object();
     void *at = NULL;
     pl_str name;
     pl_json *m;
-    while (pl_json_next(member(r, "chat_template_kwargs"), &at, &name, &m)) pl_json_set(v, name.data, pl_json_ref(m));
+    while (pl_json_next(api_member(r, "chat_template_kwargs"), &at, &name, &m))
+        pl_json_set(v, name.data, pl_json_ref(m));
     static const char *const words[] = {"documents", "reasoning_effort"};
     for (int i = 0; i < 2; i++) {
-        if (member(r, words[i])) pl_json_set(v, words[i], pl_json_ref((pl_json *)(uintptr_t)member(r, words[i])));
+        if (api_member(r, words[i]))
+            pl_json_set(v, words[i], pl_json_ref((pl_json *)(uintptr_t)api_member(r, words[i])));
     }
     if (c->tools) pl_json_set(v, "tools", pl_json_ref(c->tools));
     return v;
@@ -425,29 +368,28 @@ static void tell_of_tools(const chat_request *c, pl_json **messages)
 
 /* Tokenizing runs on the loop's thread, where heartbeats wait for it: megabytes of text would cost every node of the
  * cluster. What cannot fit, even with the longest token everywhere, is refused by its size alone. */
-static bool may_fit(request_reader *r, const pl_api *a, const char *name, size_t size)
+static bool may_fit(api_reader *r, const pl_api *a, const char *name, size_t size)
 {
     int32_t n_ctx = pl_coordinator_n_ctx(a->o.coordinator);
     if (size / (size_t)n_ctx <= pl_vocab_longest(a->o.vocab)) return true;
     char what[128];
     snprintf(what, sizeof what, "%zu bytes are more than the %d tokens of the context can hold", size, n_ctx);
-    reader_fail(r, PL_ERR_INVALID, name, what);
+    api_fail(r, PL_ERR_INVALID, name, what);
     return false;
 }
 
-static void read_chat_prompt(request_reader *r, const pl_api *a, chat_request *c, pl_buf *tokens)
+static void read_chat_prompt(api_reader *r, const pl_api *a, chat_request *c, pl_buf *tokens)
 {
-    const pl_json *messages = member(r, "messages"), *words = member(r, "chat_template_kwargs");
+    const pl_json *messages = api_member(r, "messages"), *words = api_member(r, "chat_template_kwargs");
     if (pl_json_type(messages) != PL_JSON_ARRAY || pl_json_size(messages) == 0) {
-        reader_fail(r, PL_ERR_INVALID, "messages", "must be an array of at least one message");
+        api_fail(r, PL_ERR_INVALID, "messages", "must be an array of at least one message");
         return;
     }
     if (words && pl_json_type(words) != PL_JSON_OBJECT)
-        reader_fail(r, PL_ERR_INVALID, "chat_template_kwargs", "must be an object");
+        api_fail(r, PL_ERR_INVALID, "chat_template_kwargs", "must be an object");
     if (!a->o.chat) {
-        reader_fail(
-            r, PL_ERR_UNSUPPORTED, "messages",
-            "the model has no chat template: use /v1/completions, or start the server with --chat-template-file");
+        api_fail(r, PL_ERR_UNSUPPORTED, "messages",
+                 "the model has no chat template: use /v1/completions, or start the server with --chat-template-file");
         return;
     }
     pl_json *plain = plain_messages(r, a, messages);
@@ -462,9 +404,9 @@ static void read_chat_prompt(request_reader *r, const pl_api *a, chat_request *c
 }
 
 /* prompt: a string, or an array of token ids, or an array with one of either. */
-static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
+static void read_text_prompt(api_reader *r, const pl_api *a, pl_buf *tokens)
 {
-    const pl_json *prompt = member(r, "prompt");
+    const pl_json *prompt = api_member(r, "prompt");
     if (pl_json_type(prompt) == PL_JSON_ARRAY && pl_json_size(prompt) == 1 &&
         pl_json_type(pl_json_at(prompt, 0)) != PL_JSON_INT)
         prompt = pl_json_at(prompt, 0);
@@ -475,20 +417,19 @@ static void read_text_prompt(request_reader *r, const pl_api *a, pl_buf *tokens)
         return;
     }
     if (pl_json_type(prompt) != PL_JSON_ARRAY || pl_json_size(prompt) == 0) {
-        reader_fail(r, PL_ERR_INVALID, "prompt", "must be one string or one array of token ids");
+        api_fail(r, PL_ERR_INVALID, "prompt", "must be one string or one array of token ids");
         return;
     }
     for (size_t i = 0; i < pl_json_size(prompt); i++) {
         const pl_json *e = pl_json_at(prompt, i);
         int64_t id = pl_json_i64(e);
         if (pl_json_type(e) != PL_JSON_INT || id < 0 || id >= pl_vocab_size(a->o.vocab)) {
-            reader_fail(
-                r, PL_ERR_INVALID, "prompt",
-                "holds what is not a token id of this model (several prompts in one request are not supported)");
+            api_fail(r, PL_ERR_INVALID, "prompt",
+                     "holds what is not a token id of this model (several prompts in one request are not supported)");
             return;
         }
         int32_t token = (int32_t)id;
-        if (!pl_buf_add(tokens, &token, sizeof token)) reader_fail(r, PL_ERR_NO_MEMORY, "prompt", "no memory");
+        if (!pl_buf_add(tokens, &token, sizeof token)) api_fail(r, PL_ERR_NO_MEMORY, "prompt", "no memory");
     }
 }
 
@@ -569,28 +510,35 @@ static pl_json *token_json(const answer *w, int32_t token, float logprob)
     pl_json_set(v, "token", pl_json_string(pl_buf_str(&text)));
     pl_json_set(v, "logprob", pl_json_real(logprob));
     pl_json_set(v, "bytes", token_bytes_json(pl_buf_str(&text)));
+    if (w->kind == KIND_NATIVE) pl_json_set(v, "id", pl_json_int(token));
     pl_buf_fini(&text);
     return v;
 }
 
-static void add_logprobs(answer *w, const pl_sampled *t)
+static void add_logprobs(choice *c, const pl_sampled *t)
 {
+    const answer *w = c->of;
+    if (w->kind == KIND_NATIVE && (w->stream || w->want_tokens)) {
+        if (!c->tokens) c->tokens = pl_json_array();
+        pl_json_append(c->tokens, pl_json_int(t->token));
+    }
     if (!w->want_logprobs) return;
-    if (!w->logprobs) w->logprobs = pl_json_array();
+    if (!c->logprobs) c->logprobs = pl_json_array();
     pl_json *e = token_json(w, t->token, t->logprob), *top = pl_json_array();
     for (int32_t i = 0; i < t->n_top; i++) pl_json_append(top, token_json(w, t->top[i], t->top_logprob[i]));
     pl_json_set(e, "top_logprobs", top);
-    pl_json_append(w->logprobs, e);
+    pl_json_append(c->logprobs, e);
 }
 
 /* Takes what has gathered, in the form of the kind of answer. */
-static pl_json *take_logprobs(answer *w)
+static pl_json *take_logprobs(choice *c)
 {
-    pl_json *entries = w->logprobs;
-    w->logprobs = NULL;
+    pl_json *entries = c->logprobs;
+    c->logprobs = NULL;
     if (!entries) return pl_json_null();
+    if (c->of->kind == KIND_NATIVE) return entries;
     pl_json *v = pl_json_object();
-    if (w->kind == KIND_CHAT) {
+    if (c->of->kind == KIND_CHAT) {
         pl_json_set(v, "content", entries);
         return v;
     }
@@ -600,8 +548,8 @@ static pl_json *take_logprobs(answer *w)
                 *map = pl_json_object();
         pl_json_append(tokens, pl_json_ref(token));
         pl_json_append(values, pl_json_ref(pl_json_get(e, "logprob")));
-        pl_json_append(offsets, pl_json_int((int64_t)w->text_offset));
-        w->text_offset += pl_json_str(token).size;
+        pl_json_append(offsets, pl_json_int((int64_t)c->text_offset));
+        c->text_offset += pl_json_str(token).size;
         for (size_t j = 0; j < pl_json_size(top); j++) {
             pl_json *t = pl_json_at(top, j);
             char *key =
@@ -619,44 +567,84 @@ static pl_json *take_logprobs(answer *w)
     return v;
 }
 
-static const char *finish_word(const answer *w, pl_finish why)
+static const char *finish_word(const choice *c, pl_finish why)
 {
-    return why == PL_FINISH_LENGTH ? "length" : w->n_calls > 0 ? "tool_calls" : "stop";
+    return why == PL_FINISH_LENGTH ? "length" : c->n_calls > 0 ? "tool_calls" : "stop";
+}
+
+/* What a stream of llama.cpp's server has in each event: {"content", "tokens", ...}. */
+static pl_json *native_json(choice *c, pl_str text)
+{
+    const answer *w = c->of;
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "index", pl_json_int(c->index));
+    pl_json_set(v, "content", pl_json_string(text));
+    pl_json_set(v, "tokens", c->tokens ? c->tokens : pl_json_array());
+    c->tokens = NULL;
+    pl_json_set(v, "stop", pl_json_bool(c->finish != NULL));
+    pl_json_set(v, "id_slot", pl_json_int(-1));
+    pl_json_set(v, "tokens_predicted", pl_json_int(c->n_tokens));
+    pl_json_set(v, "tokens_evaluated", pl_json_int(w->usage.n_prompt));
+    if (w->want_logprobs) pl_json_set(v, "completion_probabilities", take_logprobs(c));
+    return v;
+}
+
+/* And at its end. */
+static pl_json *native_end_json(choice *c, pl_str text)
+{
+    const answer *w = c->of;
+    pl_json *v = native_json(c, text);
+    const char *type = c->stop_by ? "word" : strcmp(c->finish, "length") == 0 ? "limit" : "eos";
+    pl_json_set(v, "model", pl_json_string(pl_str_from(w->api->o.model)));
+    pl_json_set(v, "generation_settings", pl_json_ref(w->settings));
+    pl_json_set(v, "prompt", pl_json_ref(w->prompt));
+    pl_json_set(v, "has_new_line", pl_json_bool(text.size > 0 && memchr(text.data, '\n', text.size)));
+    pl_json_set(v, "truncated", pl_json_bool(false));
+    pl_json_set(v, "stop_type", pl_json_string(pl_str_from(type)));
+    pl_json_set(v, "stopping_word", pl_json_string(pl_str_from(c->stop_by ? c->stop_by : "")));
+    pl_json_set(v, "tokens_cached", pl_json_int(w->usage.stats.n_cached));
+    pl_json_set(v, "timings", timings_json(&w->usage));
+    return v;
 }
 
 /* One event of a stream: what is new in it (taken; NULL for text alone), and at the end the reason. */
-static void send_delta(answer *w, pl_json *delta, pl_str text, const char *finish)
+static void send_delta(choice *c, pl_json *delta, pl_str text, const char *finish)
 {
-    pl_json *choice = pl_json_object(), *choices = pl_json_array(), *v = answer_head(w, true);
-    pl_json_set(choice, "index", pl_json_int(0));
+    answer *w = c->of;
+    if (w->kind == KIND_NATIVE) {
+        send_event(w, finish ? native_end_json(c, text) : native_json(c, text));
+        return;
+    }
+    pl_json *one = pl_json_object(), *choices = pl_json_array(), *v = answer_head(w, true);
+    pl_json_set(one, "index", pl_json_int(c->index));
     if (delta)
-        pl_json_set(choice, "delta", delta);
+        pl_json_set(one, "delta", delta);
     else
-        pl_json_set(choice, "text", pl_json_string(text));
-    pl_json_set(choice, "logprobs", take_logprobs(w));
-    pl_json_set(choice, "finish_reason", finish ? pl_json_string(pl_str_from(finish)) : pl_json_null());
-    pl_json_append(choices, choice);
+        pl_json_set(one, "text", pl_json_string(text));
+    pl_json_set(one, "logprobs", take_logprobs(c));
+    pl_json_set(one, "finish_reason", finish ? pl_json_string(pl_str_from(finish)) : pl_json_null());
+    pl_json_append(choices, one);
     pl_json_set(v, "choices", choices);
     if (w->include_usage) pl_json_set(v, "usage", pl_json_null());
     send_event(w, v);
 }
 
 /* More text, and at the end the reason. */
-static void send_chunk(answer *w, pl_str text, const char *finish, bool first)
+static void send_chunk(choice *c, pl_str text, const char *finish, bool first)
 {
-    pl_json *delta = w->kind == KIND_CHAT ? pl_json_object() : NULL;
+    pl_json *delta = c->of->kind == KIND_CHAT ? pl_json_object() : NULL;
     if (delta && first) pl_json_set(delta, "role", pl_json_string(PL_STR("assistant")));
     if (delta && (first || text.size > 0 || !finish)) pl_json_set(delta, "content", pl_json_string(text));
-    send_delta(w, delta, text, finish);
+    send_delta(c, delta, text, finish);
 }
 
 /* {"id", "type", "function": {"name", "arguments"}}, in a stream with its index. */
-static pl_json *call_json(answer *w, const pl_reply_part *part)
+static pl_json *call_json(choice *c, const pl_reply_part *part)
 {
     pl_json *call = pl_json_object(), *function = pl_json_object();
     char id[32];
-    snprintf(id, sizeof id, "call_%016" PRIx64, pl_rng_u64(&w->api->ids));
-    if (w->stream) pl_json_set(call, "index", pl_json_int(w->n_calls));
+    snprintf(id, sizeof id, "call_%016" PRIx64, pl_rng_u64(&c->of->api->ids));
+    if (c->of->stream) pl_json_set(call, "index", pl_json_int(c->n_calls));
     pl_json_set(call, "id", pl_json_string(pl_str_from(id)));
     pl_json_set(call, "type", pl_json_string(PL_STR("function")));
     pl_json_set(function, "name", pl_json_string(part->name));
@@ -668,29 +656,29 @@ static pl_json *call_json(answer *w, const pl_reply_part *part)
 /* A part of a reply that pl_reply has taken apart. */
 static void on_part(void *user, const pl_reply_part *part)
 {
-    answer *w = user;
-    if (part->kind == PL_REPLY_CALL && w->one_call && w->n_calls > 0) return;
-    if (!w->stream) {
-        if (part->kind == PL_REPLY_CONTENT) pl_buf_add_str(&w->text, part->text);
-        if (part->kind == PL_REPLY_REASONING) pl_buf_add_str(&w->reasoning, part->text);
+    choice *c = user;
+    if (part->kind == PL_REPLY_CALL && c->of->one_call && c->n_calls > 0) return;
+    if (!c->of->stream) {
+        if (part->kind == PL_REPLY_CONTENT) pl_buf_add_str(&c->text, part->text);
+        if (part->kind == PL_REPLY_REASONING) pl_buf_add_str(&c->reasoning, part->text);
         if (part->kind == PL_REPLY_CALL) {
-            if (!w->calls) w->calls = pl_json_array();
-            pl_json_append(w->calls, call_json(w, part));
+            if (!c->calls) c->calls = pl_json_array();
+            pl_json_append(c->calls, call_json(c, part));
         }
     } else if (part->kind == PL_REPLY_CONTENT) {
-        send_chunk(w, part->text, NULL, false);
+        send_chunk(c, part->text, NULL, false);
     } else {
         pl_json *delta = pl_json_object(), *calls = pl_json_array();
         if (part->kind == PL_REPLY_REASONING) {
             pl_json_set(delta, "reasoning_content", pl_json_string(part->text));
             pl_json_free(calls);
         } else {
-            pl_json_append(calls, call_json(w, part));
+            pl_json_append(calls, call_json(c, part));
             pl_json_set(delta, "tool_calls", calls);
         }
-        send_delta(w, delta, (pl_str){0}, NULL);
+        send_delta(c, delta, (pl_str){0}, NULL);
     }
-    w->n_calls += part->kind == PL_REPLY_CALL;
+    c->n_calls += part->kind == PL_REPLY_CALL;
 }
 
 /* The head of a stream waits for the first token, so that a request that fails before gets its own HTTP code. */
@@ -700,24 +688,26 @@ static void begin_stream(answer *w)
     w->headed = true;
     pl_http_add_header(w->x, "Cache-Control", "no-cache");
     pl_http_stream(w->x, 200, "text/event-stream; charset=utf-8");
-    if (w->kind == KIND_CHAT) send_chunk(w, (pl_str){0}, NULL, true);
+    for (int i = 0; w->kind == KIND_CHAT && i < w->n_choices; i++) send_chunk(&w->choices[i], (pl_str){0}, NULL, true);
 }
 
 static void on_token(void *user, const pl_sampled *token, pl_str text)
 {
-    answer *w = user;
+    choice *c = user;
+    answer *w = c->of;
     w->api->n_generated_tokens++;
+    c->n_tokens++;
     if (w->stream) begin_stream(w);
-    add_logprobs(w, token);
-    if (w->reply) {
-        if (!pl_reply_add(w->reply, text)) w->text.failed = true;
+    add_logprobs(c, token);
+    if (c->reply) {
+        if (!pl_reply_add(c->reply, text)) c->text.failed = true;
         return;
     }
     if (!w->stream) {
-        pl_buf_add_str(&w->text, text);
+        pl_buf_add_str(&c->text, text);
         return;
     }
-    if (text.size > 0) send_chunk(w, text, NULL, false);
+    if (text.size > 0) send_chunk(c, text, NULL, false);
 }
 
 static void answer_free(answer *w)
@@ -727,104 +717,162 @@ static void answer_free(answer *w)
     else
         w->api->open = w->next;
     if (w->next) w->next->prev = w->prev;
-    pl_json_free(w->logprobs);
-    pl_reply_close(w->reply);
-    pl_json_free(w->calls);
+    for (int i = 0; i < w->n_choices; i++) {
+        choice *c = &w->choices[i];
+        pl_json_free(c->logprobs);
+        pl_json_free(c->tokens);
+        pl_reply_close(c->reply);
+        pl_json_free(c->calls);
+        pl_buf_fini(&c->reasoning);
+        pl_buf_fini(&c->text);
+        pl_free((char *)(uintptr_t)c->stop_by);
+    }
     pl_json_free(w->tools);
-    pl_buf_fini(&w->reasoning);
-    pl_buf_fini(&w->text);
+    pl_json_free(w->settings);
+    pl_json_free(w->prompt);
     pl_free(w);
 }
 
-static void end_stream(answer *w, pl_str text, pl_finish why, const pl_usage *usage, const pl_error *err)
+static void cancel_choices(answer *w)
 {
-    if (why == PL_FINISH_ERROR && !w->headed) {
-        respond_fail(w->api, w->x, err, NULL);
-        return;
-    }
-    begin_stream(w);
-    if (why == PL_FINISH_ERROR) {
+    for (int i = 0; i < w->n_choices; i++)
+        if (w->choices[i].generation) pl_generation_cancel(w->choices[i].generation);
+}
+
+/* One choice has failed: so has the request. The others are ended when the loop comes to them. */
+static void end_failed(answer *w, const pl_error *err)
+{
+    if (w->headed) {
         w->api->n_errors++;
         send_event(w, error_json(err->status, pl_status_http(err->status), err->text, NULL));
+        if (w->kind != KIND_NATIVE) pl_http_send(w->x, (pl_bytes){(const uint8_t *)"data: [DONE]\n\n", 14});
+        pl_http_end(w->x);
     } else {
-        send_chunk(w, text, finish_word(w, why), false);
-        if (w->include_usage) {
-            pl_json *v = answer_head(w, true);
-            pl_json_set(v, "choices", pl_json_array());
-            pl_json_set(v, "usage", usage_json(usage));
-            pl_json_set(v, "timings", timings_json(usage));
-            send_event(w, v);
-        }
+        respond_fail(w->api, w->x, err, NULL);
     }
-    pl_http_send(w->x, (pl_bytes){(const uint8_t *)"data: [DONE]\n\n", 14});
+    w->x = NULL;
+    cancel_choices(w);
+}
+
+/* All choices of a stream have ended. */
+static void end_stream(answer *w)
+{
+    if (w->include_usage && w->kind != KIND_NATIVE) {
+        pl_json *v = answer_head(w, true);
+        pl_json_set(v, "choices", pl_json_array());
+        pl_json_set(v, "usage", usage_json(&w->usage));
+        pl_json_set(v, "timings", timings_json(&w->usage));
+        send_event(w, v);
+    }
+    if (w->kind != KIND_NATIVE) pl_http_send(w->x, (pl_bytes){(const uint8_t *)"data: [DONE]\n\n", 14});
     pl_http_end(w->x);
 }
 
-static void end_whole(answer *w, pl_str text, pl_finish why, const pl_usage *usage, const pl_error *err)
+static pl_json *choice_json(choice *c)
 {
-    pl_buf_add_str(&w->text, text);
-    pl_error lost;
-    if (w->text.failed && why != PL_FINISH_ERROR) {
-        why = PL_FINISH_ERROR;
-        (void)pl_fail(&lost, PL_ERR_NO_MEMORY, "no memory for the generated text");
-        err = &lost;
-    }
-    if (why == PL_FINISH_ERROR) {
-        respond_fail(w->api, w->x, err, NULL);
-        return;
-    }
-    pl_json *choice = pl_json_object(), *choices = pl_json_array(), *v = answer_head(w, false);
-    pl_json_set(choice, "index", pl_json_int(0));
-    if (w->kind == KIND_CHAT) {
+    pl_json *v = pl_json_object();
+    pl_json_set(v, "index", pl_json_int(c->index));
+    if (c->of->kind == KIND_CHAT) {
         pl_json *m = pl_json_object();
         pl_json_set(m, "role", pl_json_string(PL_STR("assistant")));
-        bool calls_only = w->calls && w->text.size == 0;
-        pl_json_set(m, "content", calls_only ? pl_json_null() : pl_json_string(pl_buf_str(&w->text)));
-        if (w->reasoning.size > 0) pl_json_set(m, "reasoning_content", pl_json_string(pl_buf_str(&w->reasoning)));
-        if (w->calls) pl_json_set(m, "tool_calls", pl_json_ref(w->calls));
-        pl_json_set(choice, "message", m);
+        bool calls_only = c->calls && c->text.size == 0;
+        pl_json_set(m, "content", calls_only ? pl_json_null() : pl_json_string(pl_buf_str(&c->text)));
+        if (c->reasoning.size > 0) pl_json_set(m, "reasoning_content", pl_json_string(pl_buf_str(&c->reasoning)));
+        if (c->calls) pl_json_set(m, "tool_calls", pl_json_ref(c->calls));
+        pl_json_set(v, "message", m);
     } else {
-        pl_json_set(choice, "text", pl_json_string(pl_buf_str(&w->text)));
+        pl_json_set(v, "text", pl_json_string(pl_buf_str(&c->text)));
     }
-    pl_json_set(choice, "logprobs", take_logprobs(w));
-    pl_json_set(choice, "finish_reason", pl_json_string(pl_str_from(finish_word(w, why))));
-    pl_json_append(choices, choice);
-    pl_json_set(v, "choices", choices);
-    pl_json_set(v, "usage", usage_json(usage));
-    pl_json_set(v, "timings", timings_json(usage));
+    pl_json_set(v, "logprobs", take_logprobs(c));
+    pl_json_set(v, "finish_reason", pl_json_string(pl_str_from(c->finish)));
+    return v;
+}
+
+/* All choices of an answer that is not streamed have ended. */
+static void end_whole(answer *w)
+{
+    pl_json *choices = pl_json_array(), *v;
+    for (int i = 0; i < w->n_choices; i++) {
+        choice *c = &w->choices[i];
+        pl_json_append(choices, w->kind == KIND_NATIVE ? native_end_json(c, pl_buf_str(&c->text)) : choice_json(c));
+    }
+    if (w->kind == KIND_NATIVE) { /* one answer as it is, several as an array */
+        v = w->n_choices == 1 ? pl_json_ref(pl_json_at(choices, 0)) : pl_json_ref(choices);
+        pl_json_free(choices);
+    } else {
+        v = answer_head(w, false);
+        pl_json_set(v, "choices", choices);
+        pl_json_set(v, "usage", usage_json(&w->usage));
+        pl_json_set(v, "timings", timings_json(&w->usage));
+    }
     respond_json(w->x, 200, v);
+}
+
+/* Of all choices together: the prompt counts once. */
+static void add_usage(answer *w, const pl_usage *u)
+{
+    pl_usage *sum = &w->usage;
+    if (w->n_left == w->n_choices - 1) {
+        *sum = *u;
+        return;
+    }
+    sum->n_generated += u->n_generated;
+    sum->stats.n_drafted += u->stats.n_drafted;
+    sum->stats.n_accepted += u->stats.n_accepted;
+    if (u->generate_ns > sum->generate_ns) sum->generate_ns = u->generate_ns;
+}
+
+static void end_choice(choice *c, pl_str text)
+{
+    answer *w = c->of;
+    if (w->stream) {
+        begin_stream(w);
+        send_chunk(c, text, c->finish, false);
+    } else {
+        pl_buf_add_str(&c->text, text);
+    }
+    if (w->n_left > 0) return;
+    if (w->stream)
+        end_stream(w);
+    else
+        end_whole(w);
 }
 
 static void on_end(void *user, pl_str text, pl_finish why, const char *stopped_by, const pl_usage *usage,
                    const pl_error *err)
 {
-    answer *w = user;
-    (void)stopped_by;
-    if (w->x && w->reply && why != PL_FINISH_ERROR && why != PL_FINISH_CANCELLED) {
+    choice *c = user;
+    answer *w = c->of;
+    pl_error failed;
+    c->generation = NULL;
+    w->n_left--;
+    if (why != PL_FINISH_ERROR) err = NULL; /* an answer that ends at a stop string was cancelled */
+    if (w->x && c->reply && why != PL_FINISH_ERROR && why != PL_FINISH_CANCELLED) {
         if (w->stream) begin_stream(w);
-        if (!pl_reply_add(w->reply, text) || !pl_reply_end(w->reply)) w->text.failed = true;
+        if (!pl_reply_add(c->reply, text) || !pl_reply_end(c->reply)) c->text.failed = true;
         text = (pl_str){0};
     }
-    PL_LOG(PL_LOG_INFO, "request done", "id=%s prompt=%d generated=%d finish=%s", w->id, usage->n_prompt,
-           usage->n_generated,
+    if (stopped_by) c->stop_by = pl_strdup(stopped_by);
+    PL_LOG(PL_LOG_INFO, "request done", "id=%s choice=%d prompt=%d generated=%d finish=%s", w->id, c->index,
+           usage->n_prompt, usage->n_generated,
            !w->x                        ? "client_gone"
            : why == PL_FINISH_ERROR     ? pl_status_name(err->status)
            : why == PL_FINISH_CANCELLED ? "cancelled"
-                                        : finish_word(w, why));
-    if (w->x && why == PL_FINISH_CANCELLED) { /* the server is stopping */
-        pl_error stopping;
-        (void)pl_fail(&stopping, PL_ERR_CLOSED, "the server is shutting down");
-        if (w->stream)
-            end_stream(w, text, PL_FINISH_ERROR, usage, &stopping);
-        else
-            end_whole(w, text, PL_FINISH_ERROR, usage, &stopping);
-    } else if (w->x) {
-        if (w->stream)
-            end_stream(w, text, why, usage, err);
-        else
-            end_whole(w, text, why, usage, err);
+                                        : finish_word(c, why));
+    add_usage(w, usage);
+    if (why == PL_FINISH_CANCELLED) { /* the server is stopping, or nobody waits any more */
+        (void)pl_fail(&failed, PL_ERR_CLOSED, "the server is shutting down");
+        err = &failed;
+    } else if (why != PL_FINISH_ERROR && (c->text.failed || (stopped_by && !c->stop_by))) {
+        (void)pl_fail(&failed, PL_ERR_NO_MEMORY, "no memory for the generated text");
+        err = &failed;
     }
-    answer_free(w);
+    c->finish = finish_word(c, why);
+    if (w->x && err)
+        end_failed(w, err);
+    else if (w->x)
+        end_choice(c, text);
+    if (w->n_left == 0) answer_free(w);
 }
 
 static const pl_generation_events generation_events = {on_token, on_end};
@@ -834,15 +882,71 @@ static void on_gone(pl_http_exchange *x, void *user)
     (void)x;
     answer *w = user;
     w->x = NULL;
-    pl_generation_cancel(w->generation);
+    cancel_choices(w);
 }
 
 /* --- the paths -----------------------------------------------------------------------------------------------------
  */
 
+/* The answer that w becomes, with its choices; NULL: no memory. */
+static answer *answer_new(pl_api *a, pl_http_exchange *x, answer_kind kind, int n_choices)
+{
+    answer *w = pl_calloc(1, sizeof *w + (size_t)n_choices * sizeof w->choices[0]);
+    if (!w) return NULL;
+    static const char *const prefix[] = {"chatcmpl", "cmpl", "cmpl"};
+    w->api = a;
+    w->x = x;
+    w->kind = kind;
+    w->vocab = a->o.vocab;
+    w->created = pl_wall_us() / 1000000;
+    w->n_choices = n_choices;
+    for (int i = 0; i < n_choices; i++) {
+        w->choices[i].of = w;
+        w->choices[i].index = i;
+    }
+    snprintf(w->id, sizeof w->id, "%s-%016" PRIx64 "%08" PRIx64, prefix[kind], pl_rng_u64(&a->ids),
+             ++a->next_id & 0xffffffff);
+    w->next = a->open;
+    if (w->next) w->next->prev = w;
+    a->open = w;
+    return w;
+}
+
+/* Starts all choices. When one cannot be started, the others are ended: the answer is freed by the last of them, or
+ * here when there is none. */
+static pl_status answer_start(answer *w, pl_generation_options *g, const chat_request *chat, pl_error *err)
+{
+    pl_api *a = w->api;
+    pl_status s = PL_OK;
+    if (w->n_choices > 1 && !g->request.has_seed) { /* they differ by their number alone */
+        g->request.sample.seed = pl_rng_u64(&a->ids);
+        g->request.has_seed = true;
+    }
+    for (int i = 0; i < w->n_choices && s == PL_OK; i++) {
+        choice *c = &w->choices[i];
+        char id[64];
+        snprintf(id, sizeof id, i ? "%s-%d" : "%s", w->id, i);
+        g->request.id = id;
+        g->request.sample.choice = (uint32_t)i;
+        if (w->kind == KIND_CHAT && !chat->plain) {
+            g->shown = a->shown;
+            s = pl_reply_open(&c->reply, &chat->style, pl_buf_str(&chat->prompt), w->tools, on_part, c, err);
+        }
+        if (s == PL_OK)
+            s = pl_generation_start(&c->generation, a->o.coordinator, a->o.loop, a->o.vocab, g, &generation_events, c,
+                                    err);
+        w->n_left += s == PL_OK;
+    }
+    if (s == PL_OK) return PL_OK;
+    w->x = NULL;
+    cancel_choices(w);
+    if (w->n_left == 0) answer_free(w);
+    return s;
+}
+
 static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
 {
-    request_reader r = {0};
+    api_reader r = {0};
     pl_json *body = NULL;
     pl_bytes raw = pl_http_body(x);
     if (pl_json_parse(&body, (pl_str){(const char *)raw.data, raw.size}, &r.err) != PL_OK) {
@@ -854,54 +958,39 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
     pl_generation_options g = {0};
     chat_request chat = {0};
     pl_buf tokens = {0}, stops[PL_STOPS_MAX] = {0};
-    if (pl_json_type(body) != PL_JSON_OBJECT) reader_fail(&r, PL_ERR_INVALID, "body", "must be a JSON object");
-    read_params(&r, a, kind, &g);
+    int64_t n = 1;
+    api_sampling *lists = pl_calloc(1, sizeof *lists);
+    if (!lists) api_fail(&r, PL_ERR_NO_MEMORY, "body", "no memory");
+    if (pl_json_type(body) != PL_JSON_OBJECT) api_fail(&r, PL_ERR_INVALID, "body", "must be a JSON object");
+    if (!r.failed) read_params(&r, a, kind, lists, &g);
     read_stops(&r, &g, stops);
-    bool stream = read_bool(&r, "stream");
-    bool include_usage = pl_json_is_true(pl_json_get(member(&r, "stream_options"), "include_usage"));
+    api_read_i64(&r, "n", 1, CHOICES_MAX, &n);
+    bool stream = api_read_bool(&r, "stream"), want_tokens = api_read_bool(&r, "return_tokens");
+    bool include_usage = pl_json_is_true(pl_json_get(api_member(&r, "stream_options"), "include_usage"));
     if (!r.failed && kind == KIND_CHAT) read_tools(&r, a, &chat);
     if (!r.failed && kind == KIND_CHAT) read_chat_prompt(&r, a, &chat, &tokens);
-    if (!r.failed && kind == KIND_TEXT) read_text_prompt(&r, a, &tokens);
+    if (!r.failed && kind != KIND_CHAT) read_text_prompt(&r, a, &tokens);
     if (!r.failed && tokens.size == 0)
-        reader_fail(&r, PL_ERR_INVALID, kind == KIND_CHAT ? "messages" : "prompt", "gives no token");
+        api_fail(&r, PL_ERR_INVALID, kind == KIND_CHAT ? "messages" : "prompt", "gives no token");
+    if (!r.failed && !(w = answer_new(a, x, kind, (int)n))) api_fail(&r, PL_ERR_NO_MEMORY, "body", "no memory");
     if (r.failed) {
         respond_fail(a, x, &r.err, r.param);
         goto done;
     }
-    if (!(w = pl_calloc(1, sizeof *w))) {
-        (void)pl_fail(&r.err, PL_ERR_NO_MEMORY, "no memory for a request");
-        respond_fail(a, x, &r.err, NULL);
-        goto done;
-    }
-    w->api = a;
-    w->x = x;
-    w->kind = kind;
     w->stream = stream;
     w->include_usage = include_usage;
+    w->want_tokens = want_tokens;
     w->want_logprobs = g.request.sample.n_logprobs >= 0;
-    w->vocab = a->o.vocab;
-    w->created = pl_wall_us() / 1000000;
-    snprintf(w->id, sizeof w->id, "%s-%016" PRIx64 "%08" PRIx64, kind == KIND_CHAT ? "chatcmpl" : "cmpl",
-             pl_rng_u64(&a->ids), ++a->next_id & 0xffffffff);
-    w->next = a->open;
-    if (w->next) w->next->prev = w;
-    a->open = w;
-    if (kind == KIND_CHAT && !chat.plain) {
-        w->one_call = chat.one_call;
-        w->tools = chat.tools ? pl_json_ref(chat.tools) : NULL;
-        g.shown = a->shown;
-        if (pl_reply_open(&w->reply, &chat.style, pl_buf_str(&chat.prompt), w->tools, on_part, w, &r.err) != PL_OK) {
-            answer_free(w);
-            respond_fail(a, x, &r.err, NULL);
-            goto done;
-        }
+    w->one_call = chat.one_call;
+    w->tools = chat.tools ? pl_json_ref(chat.tools) : NULL;
+    if (kind == KIND_NATIVE) {
+        w->settings = api_settings_json(&g.request.sample);
+        w->prompt = pl_json_ref((pl_json *)(uintptr_t)api_member(&r, "prompt"));
     }
-    g.request.id = w->id;
     g.request.tokens = (const int32_t *)(const void *)tokens.data;
     g.request.n_tokens = (int32_t)(tokens.size / sizeof(int32_t));
-    if (pl_generation_start(&w->generation, a->o.coordinator, a->o.loop, a->o.vocab, &g, &generation_events, w,
-                            &r.err) != PL_OK) {
-        answer_free(w);
+    w->usage.n_prompt = g.request.n_tokens;
+    if (answer_start(w, &g, &chat, &r.err) != PL_OK) {
         respond_fail(a, x, &r.err, NULL);
         goto done;
     }
@@ -909,6 +998,8 @@ static void complete(pl_api *a, pl_http_exchange *x, answer_kind kind)
     pl_http_on_gone(x, on_gone, w);
 done:
     for (int i = 0; i < PL_STOPS_MAX; i++) pl_buf_fini(&stops[i]);
+    if (lists) api_sampling_fini(lists);
+    pl_free(lists);
     pl_buf_fini(&tokens);
     pl_buf_fini(&chat.prompt);
     pl_json_free(chat.tools);

@@ -100,6 +100,42 @@ class Api(unittest.TestCase):
         other = {self.post("/v1/chat/completions", dict(body, seed=s))["choices"][0]["message"]["content"] for s in range(8)}
         self.assertGreater(len(other), 1)
 
+    def test_several_choices_differ_and_each_is_reproducible(self):
+        body = dict(CHAT, temperature=1.5, seed=42, max_tokens=12, n=3)
+        v = self.post("/v1/chat/completions", body)
+        texts = [c["message"]["content"] for c in v["choices"]]
+        self.assertEqual([c["index"] for c in v["choices"]], [0, 1, 2])
+        self.assertEqual(len(set(texts)), 3)
+        self.assertGreater(v["usage"]["completion_tokens"], 12)
+        self.assertEqual(texts[0], self.post("/v1/chat/completions", dict(body, n=1))["choices"][0]["message"]["content"])
+        streamed = ["", "", ""]
+        for e in self.events("/v1/chat/completions", body):
+            for c in e["choices"]:
+                streamed[c["index"]] += c["delta"].get("content") or ""
+        self.assertEqual(streamed, texts)
+        self.assertEqual(len({c["text"] for c in self.post("/v1/completions", {"prompt": "hello", "max_tokens": 12, "n": 4})["choices"]}), 4)
+
+    def test_a_bias_bans_and_forces_tokens(self):
+        ask = {"prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True, "logprobs": 0}
+        tokens = self.post("/v1/completions", ask)["choices"][0]["logprobs"]["tokens"]
+        forced = self.post("/v1/completions", dict(ask, logit_bias={"40": 1000}))["choices"][0]["logprobs"]["tokens"]
+        self.assertEqual(len(set(forced)), 1)
+        banned = self.post("/v1/completions", dict(ask, logit_bias=[[40, 1000], [40, False]]))["choices"][0]["logprobs"]["tokens"]
+        self.assertEqual(banned, tokens)
+        self.assertNotEqual(self.post("/v1/completions", dict(ask, presence_penalty=1000))["choices"][0]["logprobs"]["tokens"], forced)
+
+    def test_an_answer_keeps_to_its_schema(self):
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"type": "integer", "minimum": 3, "maximum": 5}}, "required": ["ok", "n"]}
+        for form in ({"json_schema": schema}, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}):
+            for seed in range(3):
+                v = self.post("/v1/chat/completions", dict(CHAT, max_tokens=100, temperature=1.5, seed=seed, **form))
+                answer = json.loads(v["choices"][0]["message"]["content"])
+                self.assertIn(answer["n"], (3, 4, 5))
+                self.assertIsInstance(answer["ok"], bool)
+                self.assertEqual(v["choices"][0]["finish_reason"], "stop")
+        v = self.post("/v1/completions", {"prompt": "hello", "grammar": 'root ::= "yes" | "no"', "n": 4})
+        self.assertTrue(all(c["text"] in ("yes", "no") for c in v["choices"]), v)
+
     def test_a_stop_string_ends_the_answer_and_is_not_in_it(self):
         body = {"prompt": "hello", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
         text = self.post("/v1/completions", body)["choices"][0]["text"]
@@ -122,7 +158,17 @@ class Api(unittest.TestCase):
         self.refused("/v1/chat/completions", dict(CHAT, top_p=2), 400, "top_p")
         self.refused("/v1/chat/completions", dict(CHAT, max_tokens=1.5), 400, "max_tokens")
         self.refused("/v1/chat/completions", dict(CHAT, stop=[""]), 400, "stop")
-        self.refused("/v1/chat/completions", dict(CHAT, n=2), 400, "n")
+        self.refused("/v1/chat/completions", dict(CHAT, n=0), 400, "n")
+        self.refused("/v1/chat/completions", dict(CHAT, n=33), 400, "n: must be an integer from 1 to 32")
+        for field, value in (("xtc_probability", 2), ("typical_p", -1), ("mirostat", 3), ("dry_multiplier", -0.5), ("presence_penalty", "x"),
+                             ("logit_bias", {"9999999": 1}), ("logit_bias", [[1, "x"]]), ("samplers", ["top_k", "tpo_p"]), ("banned_tokens", ["x"]),
+                             ("dry_sequence_breakers", [""]), ("grammar", "root ::= ("), ("json_schema", {"not": {}}),
+                             ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema", "json_schema": {}})):
+            with self.subTest(field=field):
+                self.assertEqual(self.refused("/v1/chat/completions", dict(CHAT, **{field: value}), 400, field)["param"], field)
+        self.refused("/v1/chat/completions", dict(CHAT, json_schema={"properties": {"a": {"not": {}}}}), 400, "#/properties/a/not")
+        self.refused("/v1/chat/completions", dict(CHAT, grammar="root ::= foo"), 400, "line 1, column 10")
+        self.refused("/v1/chat/completions", dict(CHAT, grammar="root ::= \"a\"", json_schema={}), 400, "only one of")
         self.refused("/v1/chat/completions", dict(CHAT, tools=[{"type": "function"}]), 400, "tools", "name")
         self.refused("/v1/completions", {"prompt": ""}, 400, "prompt")
         self.refused("/v1/completions", {"prompt": "hello " * 2000}, 400, "256")
