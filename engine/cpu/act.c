@@ -49,6 +49,21 @@ static void make_slot(const pl_cpu_kernels *k, pl_act act, void *to, const float
         k->act_f32(to, x, width, tile, slot);
 }
 
+void pl_act_make_row(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const float *x, int64_t columns,
+                     void *out, int tile, int slot)
+{
+    PL_ASSERT(precision == PL_ONE_TERM || act != PL_ACT_F32);
+    float rest[UNIT], limit = precision == PL_ONE_TERM ? 0 : limit_of(act, precision, x, columns);
+    for (int64_t c = 0; c < columns; c += UNIT) {
+        int64_t width = columns - c < UNIT ? columns - c : UNIT;
+        char *to = (char *)out + (size_t)tile * pl_act_token_size(act, c);
+        make_slot(k, act, to, x + c, width, tile, slot);
+        if (precision == PL_ONE_TERM) continue;
+        make_rest(rest, act, to, tile, slot, x + c, width, limit);
+        make_slot(k, act, to, rest, width, tile, slot + 1);
+    }
+}
+
 void pl_act_make(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const void *x, size_t x_stride,
                  int64_t columns, int64_t n, void *out, int i_thread, int n_threads)
 {

@@ -39,6 +39,10 @@ enum { PL_ACT_TILE = 8 };
 void pl_act_make(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const void *x, size_t x_stride,
                  int64_t columns, int64_t n, void *out, int i_thread, int n_threads);
 
+/* One row into slot slot of a tile of tile tokens at out, or its two terms into slots slot and slot + 1. */
+void pl_act_make_row(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const float *x, int64_t columns,
+                     void *out, int tile, int slot);
+
 /* Columns and bytes of a block; act is quantized. */
 static inline int pl_act_columns(pl_act act)
 {

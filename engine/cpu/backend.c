@@ -29,16 +29,32 @@ struct pl_backend_buffer {
     void *base;
 };
 
-/* cost: what an element takes, in about the time of one addition. A node of less than SMALL is not worth a barrier. */
+/* cost: what an element takes, in about the time of one addition. A node of less than SMALL is not worth a barrier.
+ * scratch: bytes with the head, which the operator overwrites behind the head; NULL: none. supported: NULL: always, since op.h lets
+ * nothing else be built. */
 typedef struct op_row {
     void (*run)(const pl_cpu_op *o);
     int cost;
+    size_t (*scratch)(const pl_tensor *t, int n_threads);
+    bool (*supported)(const pl_tensor *t);
 } op_row;
 
 enum { ALWAYS_LARGE = 0, SMALL = 16384 };
 
+static bool get_rows_supported(const pl_tensor *t)
+{
+    const pl_tensor *table = t->src[0];
+    return pl_type_get(table->type)->to_float && (table->layout == PL_LAYOUT_PLAIN || pl_pack_supported(table->type, table->ne));
+}
+
+/* MUL_MAT has no function here: groups of products run by themselves. */
 static const op_row ops[PL_OP_COUNT] = {
-    [PL_OP_GET_ROWS] = {pl_cpu_op_get_rows, 4},
+    [PL_OP_NONE] = {0},
+    [PL_OP_VIEW] = {0},
+    [PL_OP_GET_ROWS] = {pl_cpu_op_get_rows, 4, NULL, get_rows_supported},
+    [PL_OP_MUL_MAT] = {NULL, ALWAYS_LARGE, pl_cpu_mul_mat_scratch, pl_cpu_mul_mat_supported},
+    [PL_OP_MUL_MAT_BATCH] = {pl_cpu_op_mul_mat_id, ALWAYS_LARGE, pl_cpu_mul_mat_id_scratch, pl_cpu_mul_mat_id_supported},
+    [PL_OP_MUL_MAT_ID] = {pl_cpu_op_mul_mat_id, ALWAYS_LARGE, pl_cpu_mul_mat_id_scratch, pl_cpu_mul_mat_id_supported},
     [PL_OP_RMS_NORM] = {pl_cpu_op_rms_norm, 2},
     [PL_OP_LAYER_NORM] = {pl_cpu_op_layer_norm, 3},
     [PL_OP_L2_NORM] = {pl_cpu_op_l2_norm, 2},
@@ -53,16 +69,27 @@ static const op_row ops[PL_OP_COUNT] = {
     [PL_OP_GLU] = {pl_cpu_op_elements, 4},
     [PL_OP_ROPE] = {pl_cpu_op_rope, 2},
     [PL_OP_KV_STORE] = {pl_cpu_op_kv_store, 16},
-    [PL_OP_ATTENTION] = {pl_cpu_op_attention, ALWAYS_LARGE},
+    [PL_OP_ATTENTION] = {pl_cpu_op_attention, ALWAYS_LARGE, pl_cpu_attention_scratch, NULL},
     [PL_OP_COPY] = {pl_cpu_op_copy, 2},
+    [PL_OP_CONCAT] = {pl_cpu_op_concat, 1},
+    [PL_OP_REPEAT] = {pl_cpu_op_repeat, 1},
+    [PL_OP_SET_ROWS] = {pl_cpu_op_set_rows, 4},
+    [PL_OP_TAKE] = {pl_cpu_op_take, 4},
+    [PL_OP_TOP_K] = {pl_cpu_op_top_k, 16},
+    [PL_OP_SOFTMAX] = {pl_cpu_op_softmax, 6},
+    [PL_OP_SUM_ROWS] = {pl_cpu_op_sum_rows, 1},
+    [PL_OP_WEIGHTED_SUM] = {pl_cpu_op_weighted_sum, 1},
+    [PL_OP_MEAN] = {pl_cpu_op_mean, 1},
 };
 
 static const cpu_backend *of(const pl_backend *b) { return (const cpu_backend *)b; }
 
 static int64_t cost_of(const pl_tensor *t)
 {
-    if (t->op == PL_OP_MUL_MAT || ops[t->op].cost == ALWAYS_LARGE) return SMALL;
-    const pl_tensor *sized = t->op == PL_OP_KV_STORE ? t->src[1] : t; /* not the whole cache, which its result is a view of */
+    if (ops[t->op].cost == ALWAYS_LARGE) return SMALL;
+    const pl_tensor *sized = t; /* what is stored, not all of what it is stored in; what is read, where less comes out */
+    if (t->op == PL_OP_KV_STORE || t->op == PL_OP_SET_ROWS) sized = t->src[1];
+    if (t->op == PL_OP_TOP_K || t->op == PL_OP_SUM_ROWS || t->op == PL_OP_WEIGHTED_SUM || t->op == PL_OP_MEAN) sized = t->src[0];
     return pl_tensor_elements(sized) * ops[t->op].cost;
 }
 
@@ -147,7 +174,7 @@ static void run_group(const job *j, const pl_graph_group *group, bool small, pl_
             run_rows(j, group, n * i_thread / n_threads, n * (i_thread + 1) / n_threads, n);
         return;
     }
-    if (t->op == PL_OP_ATTENTION && i_thread == 0) pl_cpu_mul_mat_begin(j->scratch); /* its scratch is written */
+    if (ops[t->op].scratch && i_thread == 0) pl_cpu_mul_mat_begin(j->scratch); /* its scratch is written */
     pl_cpu_op o = {.k = &j->b->kernels,
                    .t = t,
                    .scratch = j->scratch,
@@ -203,9 +230,7 @@ static size_t scratch_of(const pl_backend *b, const pl_graph *g)
     size_t most = PL_SCRATCH_HEAD;
     for (int i = 0; i < pl_graph_n_nodes(g); i++) {
         const pl_tensor *t = pl_graph_node(g, i);
-        size_t n = t->op == PL_OP_MUL_MAT     ? pl_cpu_mul_mat_scratch(t, n_threads)
-                   : t->op == PL_OP_ATTENTION ? pl_cpu_attention_scratch(t, n_threads)
-                                              : 0;
+        size_t n = ops[t->op].scratch ? ops[t->op].scratch(t, n_threads) : 0;
         if (n > most) most = n;
     }
     return most;
@@ -214,14 +239,8 @@ static size_t scratch_of(const pl_backend *b, const pl_graph *g)
 static bool supports(const pl_backend *b, const pl_tensor *t)
 {
     (void)b;
-    const pl_type_info *info;
-    switch (t->op) {
-    case PL_OP_MUL_MAT: return pl_cpu_mul_mat_supported(t);
-    case PL_OP_GET_ROWS:
-        info = pl_type_get(t->src[0]->type);
-        return info && info->to_float && (t->src[0]->layout == PL_LAYOUT_PLAIN || pl_pack_supported(t->src[0]->type, t->src[0]->ne));
-    default: return (unsigned)t->op < PL_OP_COUNT; /* op.h lets nothing else be built than what is here */
-    }
+    if ((unsigned)t->op >= PL_OP_COUNT) return false;
+    return ops[t->op].supported == NULL || ops[t->op].supported(t);
 }
 
 static pl_status buffer_new(pl_backend *b, size_t size, pl_backend_buffer **out, pl_error *err)

@@ -16,7 +16,7 @@ typedef struct pl_cpu_part {
 typedef struct pl_cpu_op {
     const pl_cpu_kernels *k;
     const pl_tensor *t;
-    void *scratch; /* pl_cpu_attention_scratch bytes for attention, which leaves the head alone; not used by the others */
+    void *scratch; /* as many bytes as the operator's row of backend.c says, behind a head that it leaves alone */
     pl_team *team; /* for chunk stealing; its counter is at 0 when an operator starts. NULL when n_threads is 1 */
     int i_thread, n_threads;
     const pl_cpu_part *part; /* what to compute, for the elementwise operators of engine/graph/fuse.c; NULL: the thread's share */
@@ -44,6 +44,21 @@ void pl_cpu_op_elements(const pl_cpu_op *o); /* SCALE, CLAMP, SOFTCAP, UNARY, GL
 void pl_cpu_op_rope(const pl_cpu_op *o);
 void pl_cpu_op_copy(const pl_cpu_op *o);
 void pl_cpu_op_kv_store(const pl_cpu_op *o);
+
+void pl_cpu_op_concat(const pl_cpu_op *o);
+void pl_cpu_op_repeat(const pl_cpu_op *o);
+void pl_cpu_op_set_rows(const pl_cpu_op *o);
+void pl_cpu_op_take(const pl_cpu_op *o);
+void pl_cpu_op_top_k(const pl_cpu_op *o);
+void pl_cpu_op_softmax(const pl_cpu_op *o);
+void pl_cpu_op_sum_rows(const pl_cpu_op *o);
+void pl_cpu_op_weighted_sum(const pl_cpu_op *o);
+void pl_cpu_op_mean(const pl_cpu_op *o);
+
+/* MUL_MAT_ID and MUL_MAT_BATCH */
+void pl_cpu_op_mul_mat_id(const pl_cpu_op *o);
+size_t pl_cpu_mul_mat_id_scratch(const pl_tensor *t, int n_threads);
+bool pl_cpu_mul_mat_id_supported(const pl_tensor *t);
 
 void pl_cpu_op_attention(const pl_cpu_op *o);
 size_t pl_cpu_attention_scratch(const pl_tensor *t, int n_threads);

@@ -178,6 +178,20 @@ static void store(pl_type type, void *p, float f)
     memcpy(p, &h, 2);
 }
 
+static bool is_other(pl_type type) { return type != PL_TYPE_F32 && type != PL_TYPE_F16 && type != PL_TYPE_BF16; }
+
+/* n values between any two types, part by part: 256 is a multiple of every block. */
+static void convert(pl_type to, uint8_t *y, pl_type from, const uint8_t *x, int64_t n)
+{
+    enum { PART = 256 };
+    float f[PART];
+    for (int64_t i = 0; i < n; i += PART) {
+        int64_t m = n - i < PART ? n - i : PART;
+        pl_type_get(from)->to_float(x + pl_type_row_size(from, i), f, m);
+        pl_type_get(to)->from_float(f, y + pl_type_row_size(to, i), m);
+    }
+}
+
 void pl_cpu_op_copy(const pl_cpu_op *o)
 {
     const pl_tensor *t = o->t, *a = t->src[0];
@@ -190,9 +204,11 @@ void pl_cpu_op_copy(const pl_cpu_op *o)
         uint8_t *y = (uint8_t *)row_of(t, i);
         const uint8_t *x = (const uint8_t *)row_of(a, i);
         if (a->type == t->type && dense) {
-            memcpy(y, x, (size_t)n * size);
+            memcpy(y, x, pl_type_row_size(a->type, n));
         } else if (a->type == t->type) { /* the same bits, a NaN's too */
             for (int64_t c = 0; c < n; c++) memcpy(y + (size_t)c * size, x + (size_t)c * a->nb[0], size);
+        } else if (is_other(a->type) || is_other(t->type)) {
+            convert(t->type, y, a->type, x, n);
         } else if (dense && a->type == PL_TYPE_F32 && t->type == PL_TYPE_F16) {
             o->k->f32_to_f16((uint16_t *)y, (const float *)x, n);
         } else if (dense && a->type == PL_TYPE_F16 && t->type == PL_TYPE_F32) {

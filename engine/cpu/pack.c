@@ -90,9 +90,15 @@ static bool known(pl_type type)
     return (unsigned)type < PL_TYPE_COUNT && fields[type][0].units != 0;
 }
 
+static int64_t total_rows(const int64_t ne[4])
+{
+    return ne[1] * ne[2] * ne[3];
+}
+
 bool pl_pack_supported(pl_type type, const int64_t ne[4])
 {
-    return known(type) && ne[2] == 1 && ne[3] == 1 && ne[1] >= ROWS;
+    if (!known(type) || ne[1] < ROWS) return false;
+    return ne[2] * ne[3] == 1 || ne[1] % ROWS == 0; /* no group may reach into the next matrix */
 }
 
 static uint32_t load32(const uint8_t *p)
@@ -288,7 +294,7 @@ static void unpack_block(pl_type type, const uint8_t *packed, int r, uint8_t *pl
 
 void pl_pack_rows(pl_type type, const int64_t ne[4], const void *src, void *dst, int64_t row_first, int64_t row_end)
 {
-    PL_ASSERT(pl_pack_supported(type, ne) && row_first % ROWS == 0 && (row_end % ROWS == 0 || row_end == ne[1]));
+    PL_ASSERT(pl_pack_supported(type, ne) && row_first % ROWS == 0 && (row_end % ROWS == 0 || row_end == total_rows(ne)));
     size_t size = pl_type_row_size(type, ne[0]);
     int64_t whole = row_end / ROWS * ROWS;
     for (int64_t r = row_first; r < whole; r += ROWS) {
@@ -301,7 +307,7 @@ void pl_pack_rows(pl_type type, const int64_t ne[4], const void *src, void *dst,
 
 void pl_unpack_rows(pl_type type, const int64_t ne[4], const void *src, void *dst, int64_t row_first, int64_t row_end)
 {
-    PL_ASSERT(pl_pack_supported(type, ne) && row_first % ROWS == 0 && (row_end % ROWS == 0 || row_end == ne[1]));
+    PL_ASSERT(pl_pack_supported(type, ne) && row_first % ROWS == 0 && (row_end % ROWS == 0 || row_end == total_rows(ne)));
     const pl_type_info *info = pl_type_get(type);
     size_t size = pl_type_row_size(type, ne[0]);
     int64_t whole = row_end / ROWS * ROWS;
@@ -317,11 +323,11 @@ void pl_unpack_rows(pl_type type, const int64_t ne[4], const void *src, void *ds
 
 void pl_unpack_row_f32(pl_type type, const int64_t ne[4], const void *packed, int64_t row, float *dst)
 {
-    PL_ASSERT(pl_pack_supported(type, ne) && row >= 0 && row < ne[1]);
+    PL_ASSERT(pl_pack_supported(type, ne) && row >= 0 && row < total_rows(ne));
     const pl_type_info *info = pl_type_get(type);
     size_t size = pl_type_row_size(type, ne[0]);
     int64_t group = row / ROWS * ROWS;
-    if (group + ROWS > ne[1]) { /* in the plain rest */
+    if (group + ROWS > total_rows(ne)) { /* in the plain rest */
         info->to_float((const uint8_t *)packed + (size_t)row * size, dst, ne[0]);
         return;
     }

@@ -64,8 +64,8 @@
 
 #define PL_PACK_ROWS 16
 
-/* Whether a tensor of this type and shape has a packed form: a type of the table above, two dimensions, one group at
- * least. */
+/* Whether a tensor of this type and shape has a packed form: a type of the table above, one group at least, and in more than two
+ * dimensions whole groups in each matrix. Rows are counted over all matrices. */
 bool pl_pack_supported(pl_type type, const int64_t ne[4]);
 
 /* Packs rows row_first to row_end - 1 of the tensor at src into the tensor at dst. row_first is a multiple of 16,

@@ -9,6 +9,8 @@ const pl_op_info pl_op_table[PL_OP_COUNT] = {
     [PL_OP_VIEW] = {"view", 0},
     [PL_OP_GET_ROWS] = {"get_rows", 0},
     [PL_OP_MUL_MAT] = {"mul_mat", 0},
+    [PL_OP_MUL_MAT_BATCH] = {"mul_mat_batch", 0},
+    [PL_OP_MUL_MAT_ID] = {"mul_mat_id", 0},
     [PL_OP_RMS_NORM] = {"rms_norm", 1, PL_PARTS_ROWS},
     [PL_OP_LAYER_NORM] = {"layer_norm", 1, PL_PARTS_ROWS},
     [PL_OP_L2_NORM] = {"l2_norm", 1, PL_PARTS_ROWS},
@@ -25,6 +27,15 @@ const pl_op_info pl_op_table[PL_OP_COUNT] = {
     [PL_OP_KV_STORE] = {"kv_store", 0, PL_PARTS_ROWS},
     [PL_OP_ATTENTION] = {"attention", 0},
     [PL_OP_COPY] = {"copy", 0},
+    [PL_OP_CONCAT] = {"concat", 0},
+    [PL_OP_REPEAT] = {"repeat", 0},
+    [PL_OP_SET_ROWS] = {"set_rows", 0},
+    [PL_OP_TAKE] = {"take", 0},
+    [PL_OP_TOP_K] = {"top_k", 0},
+    [PL_OP_SOFTMAX] = {"softmax", 1},
+    [PL_OP_SUM_ROWS] = {"sum_rows", 0},
+    [PL_OP_WEIGHTED_SUM] = {"weighted_sum", 0},
+    [PL_OP_MEAN] = {"mean", 0},
 };
 
 const char *pl_op_label(pl_op op, pl_fn fn)
@@ -174,8 +185,11 @@ pl_tensor *pl_get_rows(pl_graph_ctx *c, pl_tensor *table, pl_tensor *ids)
 pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x)
 {
     if (!w || !x) return NULL;
-    PL_ASSERT(w->ne[2] == 1 && w->ne[3] == 1 && rows_are_dense(w) && is_f32(x) && rows_are_dense(x) && w->ne[0] == x->ne[0]);
-    pl_tensor *t = new_tensor(c, PL_OP_MUL_MAT, PL_TYPE_F32, 4, (int64_t[]){w->ne[1], x->ne[1], x->ne[2], x->ne[3]});
+    PL_ASSERT(rows_are_dense(w) && is_f32(x) && rows_are_dense(x) && w->ne[0] == x->ne[0]);
+    PL_ASSERT(w->ne[2] > 0 && w->ne[3] > 0 && x->ne[2] % w->ne[2] == 0 && x->ne[3] % w->ne[3] == 0);
+    bool is_batch = w->ne[2] * w->ne[3] * x->ne[2] * x->ne[3] != 1;
+    PL_ASSERT(w->layout == PL_LAYOUT_PLAIN || !is_batch || pl_tensor_is_contiguous(w));
+    pl_tensor *t = new_tensor(c, is_batch ? PL_OP_MUL_MAT_BATCH : PL_OP_MUL_MAT, PL_TYPE_F32, 4, (int64_t[]){w->ne[1], x->ne[1], x->ne[2], x->ne[3]});
     if (!t) return NULL;
     t->src[0] = w;
     t->src[1] = x;
@@ -186,6 +200,22 @@ pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x, pl_pr
 {
     pl_tensor *t = pl_mul_mat(c, w, x);
     if (t) t->params.i[0] = precision;
+    return t;
+}
+
+pl_tensor *pl_mul_mat_id(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x, pl_tensor *ids, pl_precision precision)
+{
+    if (!w || !x || !ids) return NULL;
+    PL_ASSERT(rows_are_dense(w) && is_f32(x) && rows_are_dense(x) && w->ne[0] == x->ne[0] && w->ne[3] == 1 && x->ne[3] == 1);
+    PL_ASSERT(w->layout == PL_LAYOUT_PLAIN || pl_tensor_is_contiguous(w));
+    PL_ASSERT(ids->type == PL_TYPE_I32 && rows_are_dense(ids) && ids->ne[2] == 1 && ids->ne[3] == 1);
+    PL_ASSERT(ids->ne[1] == x->ne[2] && (x->ne[1] == ids->ne[0] || x->ne[1] == 1));
+    pl_tensor *t = new_tensor(c, PL_OP_MUL_MAT_ID, PL_TYPE_F32, 3, (int64_t[]){w->ne[1], ids->ne[0], ids->ne[1]});
+    if (!t) return NULL;
+    t->src[0] = w;
+    t->src[1] = x;
+    t->src[2] = ids;
+    t->params.i[0] = precision;
     return t;
 }
 
@@ -419,14 +449,139 @@ pl_attention_options pl_attention_options_of(const pl_tensor *t)
                                   .chunk = t->params.i[4]};
 }
 
+static bool is_half_or_float(pl_type type) { return type == PL_TYPE_F32 || type == PL_TYPE_F16 || type == PL_TYPE_BF16; }
+
 pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type)
 {
     if (!a) return NULL;
-    PL_ASSERT(a->type == PL_TYPE_F32 || a->type == PL_TYPE_F16 || a->type == PL_TYPE_BF16);
-    PL_ASSERT(type == PL_TYPE_F32 || type == PL_TYPE_F16 || type == PL_TYPE_BF16);
     PL_ASSERT(a->layout == PL_LAYOUT_PLAIN);
+    PL_ASSERT(pl_type_get(a->type)->block == 1 || rows_are_dense(a));
+    if (type != a->type) {
+        PL_ASSERT(pl_type_get(a->type)->to_float && pl_type_get(type)->from_float);
+        PL_ASSERT(rows_are_dense(a) || (is_half_or_float(a->type) && is_half_or_float(type)));
+    }
     pl_tensor *t = new_tensor(c, PL_OP_COPY, type, PL_MAX_DIMS, a->ne);
     if (!t) return NULL;
     t->src[0] = a;
+    return t;
+}
+
+pl_tensor *pl_concat(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b, int dim)
+{
+    if (!a || !b) return NULL;
+    PL_ASSERT(dim >= 0 && dim < PL_MAX_DIMS && a->type == b->type && a->layout == PL_LAYOUT_PLAIN && b->layout == PL_LAYOUT_PLAIN);
+    PL_ASSERT(rows_are_dense(a) && rows_are_dense(b));
+    int64_t ne[PL_MAX_DIMS];
+    for (int i = 0; i < PL_MAX_DIMS; i++) {
+        PL_ASSERT(i == dim || a->ne[i] == b->ne[i]);
+        ne[i] = a->ne[i] + (i == dim ? b->ne[i] : 0);
+    }
+    pl_tensor *t = new_tensor(c, PL_OP_CONCAT, a->type, PL_MAX_DIMS, ne);
+    if (!t) return NULL;
+    t->src[0] = a;
+    t->src[1] = b;
+    t->params.i[0] = dim;
+    return t;
+}
+
+pl_tensor *pl_repeat(pl_graph_ctx *c, pl_tensor *a, const int64_t ne[PL_MAX_DIMS])
+{
+    if (!a) return NULL;
+    PL_ASSERT(pl_type_get(a->type)->block == 1 && rows_are_dense(a) && a->layout == PL_LAYOUT_PLAIN);
+    for (int i = 0; i < PL_MAX_DIMS; i++) PL_ASSERT(a->ne[i] > 0 && ne[i] % a->ne[i] == 0);
+    pl_tensor *t = new_tensor(c, PL_OP_REPEAT, a->type, PL_MAX_DIMS, ne);
+    if (t) t->src[0] = a;
+    return t;
+}
+
+pl_tensor *pl_set_rows(pl_graph_ctx *c, pl_tensor *table, pl_tensor *rows, pl_tensor *ids)
+{
+    if (!table || !rows || !ids) return NULL;
+    PL_ASSERT(table->layout == PL_LAYOUT_PLAIN && table->ne[2] == 1 && table->ne[3] == 1 && rows_are_dense(table));
+    PL_ASSERT(pl_type_get(table->type)->from_float && is_f32(rows) && rows_are_dense(rows) && rows->ne[0] == table->ne[0]);
+    PL_ASSERT(rows->ne[2] == 1 && rows->ne[3] == 1 && is_numbers(ids, rows->ne[1]));
+    pl_tensor *t = new_tensor(c, PL_OP_SET_ROWS, table->type, PL_MAX_DIMS, table->ne);
+    if (!t) return NULL;
+    for (int i = 0; i < PL_MAX_DIMS; i++) t->nb[i] = table->nb[i];
+    t->src[0] = table;
+    t->src[1] = rows;
+    t->src[2] = ids;
+    share_bytes(t, table, 0);
+    return t;
+}
+
+pl_tensor *pl_take(pl_graph_ctx *c, pl_tensor *x, pl_tensor *ids)
+{
+    if (!x || !ids) return NULL;
+    PL_ASSERT(is_f32(x) && rows_are_dense(x) && ids->type == PL_TYPE_I32 && rows_are_dense(ids));
+    for (int i = 1; i < PL_MAX_DIMS; i++) PL_ASSERT(x->ne[i] == ids->ne[i]);
+    pl_tensor *t = new_tensor(c, PL_OP_TAKE, PL_TYPE_F32, PL_MAX_DIMS, ids->ne);
+    if (!t) return NULL;
+    t->src[0] = x;
+    t->src[1] = ids;
+    return t;
+}
+
+pl_tensor *pl_top_k_of_groups(pl_graph_ctx *c, pl_tensor *x, int k, int n_groups, int k_groups, int n_best)
+{
+    if (!x) return NULL;
+    PL_ASSERT(is_f32(x) && rows_are_dense(x) && x->ne[0] <= INT32_MAX && n_groups > 0 && x->ne[0] % n_groups == 0);
+    PL_ASSERT(k_groups > 0 && k_groups <= n_groups && k > 0 && k <= x->ne[0] / n_groups * k_groups);
+    PL_ASSERT(n_groups <= PL_TOP_K_GROUPS_MAX && n_best > 0 && n_best <= x->ne[0] / n_groups);
+    pl_tensor *t = new_tensor(c, PL_OP_TOP_K, PL_TYPE_I32, PL_MAX_DIMS, (int64_t[]){k, x->ne[1], x->ne[2], x->ne[3]});
+    if (!t) return NULL;
+    t->src[0] = x;
+    t->params.i[0] = n_groups;
+    t->params.i[1] = k_groups;
+    t->params.i[2] = n_best;
+    return t;
+}
+
+pl_tensor *pl_top_k(pl_graph_ctx *c, pl_tensor *x, int k) { return pl_top_k_of_groups(c, x, k, 1, 1, 1); }
+
+pl_tensor *pl_softmax(pl_graph_ctx *c, pl_tensor *x, pl_tensor *mask, pl_tensor *sinks, float scale)
+{
+    if (!x) return NULL;
+    PL_ASSERT(x->ne[0] > 0 && (!sinks || is_vector(sinks, x->ne[2])));
+    if (mask) {
+        PL_ASSERT(is_f32(mask) && rows_are_dense(mask) && mask->ne[0] == x->ne[0]);
+        for (int i = 1; i < PL_MAX_DIMS; i++) PL_ASSERT(mask->ne[i] == x->ne[i] || mask->ne[i] == 1);
+    }
+    pl_tensor *t = like(c, PL_OP_SOFTMAX, x, mask);
+    if (!t) return NULL;
+    t->src[2] = sinks;
+    t->params.f[0] = scale;
+    return t;
+}
+
+pl_tensor *pl_sum_rows(pl_graph_ctx *c, pl_tensor *x)
+{
+    if (!x) return NULL;
+    PL_ASSERT(is_f32(x) && rows_are_dense(x));
+    pl_tensor *t = new_tensor(c, PL_OP_SUM_ROWS, PL_TYPE_F32, PL_MAX_DIMS, (int64_t[]){1, x->ne[1], x->ne[2], x->ne[3]});
+    if (t) t->src[0] = x;
+    return t;
+}
+
+pl_tensor *pl_weighted_sum(pl_graph_ctx *c, pl_tensor *x, pl_tensor *w)
+{
+    if (!x || !w) return NULL;
+    PL_ASSERT(is_f32(x) && rows_are_dense(x) && x->ne[3] == 1);
+    PL_ASSERT(is_f32(w) && rows_are_dense(w) && w->ne[0] == x->ne[1] && w->ne[1] == x->ne[2] && w->ne[2] == 1 && w->ne[3] == 1);
+    pl_tensor *t = new_tensor(c, PL_OP_WEIGHTED_SUM, PL_TYPE_F32, 2, (int64_t[]){x->ne[0], x->ne[2]});
+    if (!t) return NULL;
+    t->src[0] = x;
+    t->src[1] = w;
+    return t;
+}
+
+pl_tensor *pl_mean(pl_graph_ctx *c, pl_tensor *x, pl_tensor *owners, int64_t n)
+{
+    if (!x || !owners) return NULL;
+    PL_ASSERT(is_f32(x) && rows_are_dense(x) && x->ne[2] == 1 && x->ne[3] == 1 && is_numbers(owners, x->ne[1]));
+    pl_tensor *t = new_tensor(c, PL_OP_MEAN, PL_TYPE_F32, 2, (int64_t[]){x->ne[0], n});
+    if (!t) return NULL;
+    t->src[0] = x;
+    t->src[1] = owners;
     return t;
 }

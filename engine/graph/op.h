@@ -2,7 +2,13 @@
  *
  * NULL is given when the arena has no memory, and NULL sources give NULL, so a builder checks once, at its end.
  * A wrong shape is our own bug and asserts: whatever a file can get wrong is checked before (engine/model/hparams).
- * All activations are f32 unless said otherwise. */
+ * All activations are f32 unless said otherwise.
+ *
+ * To add an operator: its name in tensor.h's pl_op; here its maker, which checks shapes and keeps parameters; its row in op.c's table
+ * (name, what may be computed in place, how it falls into parts); its row in engine/cpu/backend.c's table (function, cost, and where
+ * it has them its scratch and what it cannot do). Loops over floats are rows of engine/cpu/kernels.h with portable code first. Tests:
+ * a line in tests/contract's test_ops.c against float64, one in test_kernels.c for the bits. The planner, fusion, printing and the
+ * thread pool need nothing more. State that outlives a run (a recurrent layer's) is a weight over the caller's bytes, as the cache is. */
 #pragma once
 
 #include "engine/graph/tensor.h"
@@ -26,8 +32,14 @@ pl_tensor *pl_permute(pl_graph_ctx *c, pl_tensor *a, int d0, int d1, int d2, int
 /* rows: table [n_embd, n_vocab] of any type and layout, ids i32 [n] -> f32 [n_embd, n] */
 pl_tensor *pl_get_rows(pl_graph_ctx *c, pl_tensor *table, pl_tensor *ids);
 
+/* Writes f32 rows [n_embd, n] to the rows ids i32 [n] of table, of any type that can be encoded; a negative id writes nothing, and no
+ * two are equal. table is a weight over writable bytes or a result that nothing else reads; the result is a view of it. */
+pl_tensor *pl_set_rows(pl_graph_ctx *c, pl_tensor *table, pl_tensor *rows, pl_tensor *ids);
+
 /* w [k, m] of any type and layout, x f32 [k, n] -> f32 [m, n]. Row i of the result is x's row i times w transposed.
- * The order of reduction is the contract in engine/cpu/kernels.h: it does not depend on n, threads or layout. */
+ * The order of reduction is the contract in engine/cpu/kernels.h: it does not depend on n, threads or layout.
+ * In more dimensions, w [k, m, b2, b3] and x [k, n, c2, c3] -> [m, n, c2, c3]: x's matrix (i2, i3) meets w's matrix
+ * (i2 / (c2 / b2), i3 / (c3 / b3)). w may also be a result of type f32, f16 or bf16. */
 pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x);
 
 /* The same, more precisely where w's type has x quantized (float weights give the same as above): x is the sum of two terms, its
@@ -35,6 +47,12 @@ pl_tensor *pl_mul_mat(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x);
  * PL_TWO_TERMS_WHERE_LARGE leaves the second term of a block out (it is 0) unless the block is large beside its row: act.h says
  * when. params.i[0] is the precision. Two terms cost the arithmetic of twice the rows, and w is read once. */
 pl_tensor *pl_mul_mat_precise(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x, pl_precision precision);
+
+/* Of experts: w [k, m, n_expert], x f32 [k, n_used, n_tok] or [k, 1, n_tok], ids i32 [n_used, n_tok] -> f32 [m, n_used, n_tok]: x's
+ * row (u, t), or (0, t), times the matrix ids[u, t]. A negative id gives zeros. precision: as in
+ * pl_mul_mat_precise. The bits of a row
+ * depend on its x and its matrix alone. */
+pl_tensor *pl_mul_mat_id(pl_graph_ctx *c, pl_tensor *w, pl_tensor *x, pl_tensor *ids, pl_precision precision);
 
 /* x / sqrt(mean(x^2) + eps) along ne[0]; then times weight [ne0] f32 when that is not NULL (Zhang and Sennrich 2019). */
 pl_tensor *pl_rms_norm(pl_graph_ctx *c, pl_tensor *x, pl_tensor *weight, float eps);
@@ -118,8 +136,36 @@ pl_tensor *pl_attention_with(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_te
 pl_tensor *pl_attention(pl_graph_ctx *c, pl_tensor *q, pl_tensor *kv, pl_tensor *pos, pl_tensor *tables, float scale);
 pl_attention_options pl_attention_options_of(const pl_tensor *attention);
 
-/* a -> a contiguous tensor of the given type (f32, f16, bf16). */
+/* a -> a contiguous tensor of the given type: any that can be encoded, of any that can be decoded. Unless both are of f32, f16 and
+ * bf16 or of one type, a's rows are dense. */
 pl_tensor *pl_copy(pl_graph_ctx *c, pl_tensor *a, pl_type type);
+
+/* a, then b, along dimension dim; of one type. */
+pl_tensor *pl_concat(pl_graph_ctx *c, pl_tensor *a, pl_tensor *b, int dim);
+/* a over and over until it has the shape ne, multiples of its own. */
+pl_tensor *pl_repeat(pl_graph_ctx *c, pl_tensor *a, const int64_t ne[PL_MAX_DIMS]);
+
+/* x f32 [n, ...], ids i32 [k, ...] -> f32 [k, ...]: element ids[j] of each row. */
+pl_tensor *pl_take(pl_graph_ctx *c, pl_tensor *x, pl_tensor *ids);
+
+/* The places of the k largest of each row of x f32 [n, ...], the largest first, of equal ones the first first; NaN is the smallest
+ * -> i32 [k, ...]. With k = n the order of all. */
+pl_tensor *pl_top_k(pl_graph_ctx *c, pl_tensor *x, int k);
+/* The same of the k_groups best of n_groups equal parts of a row; a part is as good as the sum of its n_best largest (DeepSeek-V3,
+ * "node-limited routing"). */
+#define PL_TOP_K_GROUPS_MAX 256
+pl_tensor *pl_top_k_of_groups(pl_graph_ctx *c, pl_tensor *x, int k, int n_groups, int k_groups, int n_best);
+
+/* Softmax of x * scale + mask along ne[0]. mask f32 with x's ne[0], repeated where it has one row; or NULL. sinks f32 [ne2]: one
+ * more score in each row, which has no element in the result; or NULL. A row that is masked whole gives zeros. */
+pl_tensor *pl_softmax(pl_graph_ctx *c, pl_tensor *x, pl_tensor *mask, pl_tensor *sinks, float scale);
+
+/* x [n, ...] -> [1, ...] */
+pl_tensor *pl_sum_rows(pl_graph_ctx *c, pl_tensor *x);
+/* x [m, n_used, n], w [n_used, n] -> [m, n]: the sum of the rows x[.., u, i] * w[u, i], in the order of u. */
+pl_tensor *pl_weighted_sum(pl_graph_ctx *c, pl_tensor *x, pl_tensor *w);
+/* x [m, n_tok], owners i32 [n_tok] -> [m, n]: row o is the mean, in order, of the rows whose owner is o; zeros for none. */
+pl_tensor *pl_mean(pl_graph_ctx *c, pl_tensor *x, pl_tensor *owners, int64_t n);
 
 const char *pl_op_name(pl_op op);
 /* The same for people: the function's name where the operator is one of many, "silu", "swiglu" (a gated unit with silu) or "gelu_glu". */

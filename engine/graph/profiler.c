@@ -172,10 +172,19 @@ static cost cost_of(const pl_tensor *t, const pl_graph *g, const pl_graph_group 
         c.bytes = once * pl_kv_block_bytes(&kv) / PL_KV_PAGE + pl_tensor_bytes(t->src[0]) + pl_tensor_bytes(t);
         c.macs = each * (uint64_t)(kv.d_k + kv.d_v) * (uint64_t)t->src[0]->ne[1];
         return c;
-    case PL_OP_MUL_MAT: {
+    case PL_OP_SET_ROWS:
+        c.bytes = pl_tensor_bytes(t->src[1]) + elements(t->src[2]) * (pl_type_row_size(t->type, t->ne[0]) + 4);
+        return c;
+    case PL_OP_MUL_MAT:
+    case PL_OP_MUL_MAT_BATCH:
+    case PL_OP_MUL_MAT_ID: {
         uint64_t terms = t->params.i[0] && pl_type_get(t->src[0]->type)->act != PL_ACT_F32 ? 2 : 1; /* of a precise product */
         c.macs = terms * (uint64_t)t->src[0]->ne[0] * elements(t);
-        break;
+        if (t->op != PL_OP_MUL_MAT_ID) break;
+        /* Of all experts, as many as have rows at the most. */
+        uint64_t matrices = (uint64_t)t->src[0]->ne[2], rows = elements(t->src[2]);
+        c.bytes = pl_tensor_bytes(t) + pl_tensor_bytes(t->src[1]) + pl_tensor_bytes(t->src[0]) / matrices * (rows < matrices ? rows : matrices);
+        return c;
     }
     default: break;
     }

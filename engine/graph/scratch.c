@@ -64,6 +64,22 @@ size_t pl_scratch_mul_mat_most(pl_type w, int64_t k, int64_t n, pl_precision pre
     return own > s.total ? own : s.total;
 }
 
+pl_mul_mat_id_scratch pl_scratch_mul_mat_id(pl_type w, int64_t k, int64_t n_rows, int64_t n_matrices, pl_precision precision,
+                                            int n_threads)
+{
+    const pl_type_info *type = pl_type_get(w);
+    PL_ASSERT(type != NULL && n_threads > 0);
+    pl_mul_mat_id_scratch s = {.n_terms = precision != PL_ONE_TERM && type->act != PL_ACT_F32 ? 2 : 1};
+    s.rows = lines((size_t)n_rows * sizeof(int32_t));
+    s.begins = lines((size_t)(n_matrices + 1) * sizeof(int32_t));
+    s.used = lines((size_t)(n_matrices + 1) * sizeof(int32_t));
+    s.act = lines((size_t)(n_rows * s.n_terms) * pl_act_token_size(type->act, k));
+    s.group = lines(PL_SCRATCH_ROWS * pl_type_row_size(w, k));
+    s.thread = s.group + PL_SCRATCH_TILE * PL_SCRATCH_ROWS * PL_SCRATCH_PAIRS * sizeof(float);
+    s.total = PL_SCRATCH_HEAD + s.rows + s.begins + s.used + s.act + (size_t)n_threads * s.thread;
+    return s;
+}
+
 pl_attention_scratch pl_scratch_attention(int64_t d_k, int64_t d_v, int64_t n_head, int64_t n_head_kv)
 {
     size_t n = PL_SCRATCH_QUERY_ROWS * (size_t)(n_head / n_head_kv);

@@ -39,8 +39,18 @@ pl_mul_mat_scratch pl_scratch_mul_mat(pl_type w, int64_t k, int64_t n, pl_precis
 /* The most bytes that any number of rows up to n takes: few rows, made by each thread, may take more than many. */
 size_t pl_scratch_mul_mat_most(pl_type w, int64_t k, int64_t n, pl_precision precision, int n_threads);
 
-/* One thread's part of attention's scratch, behind the head: q of q bytes and acc of acc bytes, K and V of a tile as
- * f32 of k and v bytes, and six numbers for each row, of numbers bytes each. */
+/* Products of rows that are sorted by the matrix that they meet (experts, batches), behind the head: the sorted rows' numbers, where
+ * each matrix's begin, which matrices have any, the activations, and a part for each thread as above. */
+typedef struct pl_mul_mat_id_scratch {
+    int n_terms;
+    size_t rows, begins, used, act, group, thread, total;
+} pl_mul_mat_id_scratch;
+
+/* Of n_rows rows in all and n_matrices matrices; no fewer rows take more. */
+pl_mul_mat_id_scratch pl_scratch_mul_mat_id(pl_type w, int64_t k, int64_t n_rows, int64_t n_matrices, pl_precision precision, int n_threads);
+
+/* One thread's part of attention's scratch, behind the head: q of q bytes and acc of acc bytes, K and V of a tile as f32 of k and v
+ * bytes, and six numbers for each row, of numbers bytes each. */
 typedef struct pl_attention_scratch {
     size_t q, acc, k, v, numbers, thread;
 } pl_attention_scratch;

@@ -25,6 +25,8 @@ typedef enum pl_op {
     PL_OP_VIEW, /* reshape, view, permute, transpose: nothing to compute */
     PL_OP_GET_ROWS,
     PL_OP_MUL_MAT,
+    PL_OP_MUL_MAT_BATCH,
+    PL_OP_MUL_MAT_ID,
     PL_OP_RMS_NORM,
     PL_OP_LAYER_NORM,
     PL_OP_L2_NORM,
@@ -41,6 +43,15 @@ typedef enum pl_op {
     PL_OP_KV_STORE,
     PL_OP_ATTENTION,
     PL_OP_COPY,
+    PL_OP_CONCAT,
+    PL_OP_REPEAT,
+    PL_OP_SET_ROWS,
+    PL_OP_TAKE,
+    PL_OP_TOP_K,
+    PL_OP_SOFTMAX,
+    PL_OP_SUM_ROWS,
+    PL_OP_WEIGHTED_SUM,
+    PL_OP_MEAN,
     PL_OP_COUNT
 } pl_op;
 

@@ -271,6 +271,321 @@ START_TEST(rows_are_found_in_tables_of_any_type_and_layout)
 }
 END_TEST
 
+/* --- Products of experts and batches --- */
+
+/* n rows, each times its matrix, in one run; dst [n][m]. */
+typedef struct id_case {
+    pl_type type;
+    pl_precision precision;
+    bool shared_x;
+    int64_t k, m, n_matrices, n_used;
+    float *w;             /* [n_matrices][m][k], as the type has it */
+    uint8_t *plain, *packed;
+    pl_layout layout;
+    float *x;             /* [n][n_used][k] */
+    int32_t *ids;         /* [n][n_used] */
+} id_case;
+
+static void id_run(const id_case *t, const char *isa, int n_threads, bool packed, int first, int n, float *y)
+{
+    machine m = machine_start(isa, n_threads);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    pl_tensor *w = pl_new_weight(c, t->type, packed ? t->layout : PL_LAYOUT_PLAIN, 3, (int64_t[]){t->k, t->m, t->n_matrices}, packed ? t->packed : t->plain, "w");
+    int64_t n_x = t->shared_x ? 1 : t->n_used;
+    pl_tensor *x = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){t->k, n_x, n}, "x"), *ids = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){t->n_used, n}, "ids");
+    pl_tensor *out = pl_mul_mat_id(c, w, x, ids, t->precision);
+    ready g = make_ready(&m, c, &out, 1);
+    for (int i = 0; i < n; i++)
+        memcpy((float *)x->data + i * n_x * t->k, t->x + (first + i) * t->n_used * t->k, (size_t)(n_x * t->k) * sizeof(float));
+    memcpy(ids->data, t->ids + first * t->n_used, (size_t)(n * t->n_used) * sizeof(int32_t));
+    run_ready(&m, &g);
+    memcpy(y + first * t->n_used * t->m, out->data, (size_t)(n * t->n_used * t->m) * sizeof(float));
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+
+START_TEST(products_of_experts_agree_with_float64_and_have_the_same_bits_in_any_batch)
+{
+    enum { N = 21 };
+    static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_Q8_0, PL_TYPE_F16, PL_TYPE_Q4_K, PL_TYPE_BF16, PL_TYPE_Q4_0};
+    pl_rng r;
+    pl_rng_seed(&r, 700 + (uint64_t)_i);
+    id_case t = {.type = types[_i % 6], .precision = _i % 5 == 4 ? PL_TWO_TERMS_WHERE_LARGE : _i % 2 ? PL_TWO_TERMS : PL_ONE_TERM, .shared_x = _i % 3 == 0, .n_matrices = 1 + (int64_t)pl_rng_below(&r, 12), .n_used = 1 + (int64_t)pl_rng_below(&r, 4)};
+    int64_t block = pl_type_get(t.type)->block;
+    t.k = block == 1 ? 1 + (int64_t)pl_rng_below(&r, 80) : block * (1 + (int64_t)pl_rng_below(&r, 3));
+    t.m = _i % 4 == 3 ? 1 + (int64_t)pl_rng_below(&r, 70) : 16 * (1 + (int64_t)pl_rng_below(&r, 12));
+    int64_t rows = t.m * t.n_matrices, ne[4] = {t.k, t.m, t.n_matrices, 1}, n_y = N * t.n_used * t.m;
+    size_t size = pl_type_row_size(t.type, t.k) * (size_t)rows;
+    t.w = pl_alloc((size_t)(rows * t.k) * sizeof(float));
+    t.plain = pl_alloc(size);
+    t.packed = pl_alloc(size);
+    t.x = pl_alloc((size_t)(N * t.n_used * t.k) * sizeof(float));
+    t.ids = pl_alloc((size_t)(N * t.n_used) * sizeof(int32_t));
+    for (int64_t i = 0; i < rows * t.k; i++) t.w[i] = (float)pl_rng_gauss(&r);
+    pl_type_get(t.type)->from_float(t.w, t.plain, rows * t.k);
+    pl_type_get(t.type)->to_float(t.plain, t.w, rows * t.k);
+    for (int64_t i = 0; i < N * t.n_used * t.k; i++) t.x[i] = (float)pl_rng_gauss(&r);
+    for (int64_t i = 0; i < N * t.n_used; i++) t.ids[i] = pl_rng_below(&r, 12) ? (int32_t)pl_rng_below(&r, (uint64_t)t.n_matrices) : -1;
+    machine m = machine_start("portable", 1);
+    t.layout = m.b->vt->best_layout(m.b, t.type, ne);
+    if (t.m >= 16) ck_assert_int_eq(t.layout == PL_LAYOUT_R16, t.m % 16 == 0 || t.n_matrices == 1);
+    m.b->vt->pack(m.b, t.layout, t.type, ne, t.plain, t.packed, 0, rows);
+    machine_stop(&m);
+
+    float *want = pl_alloc((size_t)n_y * sizeof *want), *got = pl_alloc((size_t)n_y * sizeof *got);
+    id_run(&t, "portable", 1, false, 0, N, want);
+    for (int i = 0; i < N * t.n_used; i++) {
+        const float *x = t.x + (t.shared_x ? i / t.n_used * t.n_used : i) * t.k;
+        double error = 0, norm = 0;
+        for (int64_t j = 0; j < t.m; j++) {
+            double y = 0;
+            for (int64_t k = 0; k < t.k && t.ids[i] >= 0; k++) y += (double)t.w[(t.ids[i] * t.m + j) * t.k + k] * x[k];
+            error += pow(want[i * t.m + j] - y, 2);
+            norm += y * y;
+        }
+        double tol = block == 1 ? 1e-6 : t.precision == PL_TWO_TERMS ? 2e-4 : 3e-2;
+        ck_assert_msg(sqrt(error) <= tol * sqrt(norm), "row %d: off by %g of %g", i, sqrt(error), sqrt(norm));
+    }
+    pl_isa isa;
+    const char *word;
+    for (int s = 0; set_at(s, &isa, &word); s++)
+        for (int way = 0; way < 3; way++) {
+            for (int done = 0; done < N;) {
+                int n = way == 0 ? N : way == 1 ? 1 : 1 + (int)pl_rng_below(&r, (uint64_t)(N - done));
+                id_run(&t, word, 1 + (way + s) % 3, way != 2, done, n, got);
+                done += n;
+            }
+            int64_t at = first_difference(got, want, n_y);
+            ck_assert_msg(at < 0, "%s, way %d, %s: row %d column %d: %a, not %a", word, way, pl_type_name(t.type), (int)(at / t.m), (int)(at % t.m), (double)got[at], (double)want[at]);
+        }
+    pl_free(t.w);
+    pl_free(t.plain);
+    pl_free(t.packed);
+    pl_free(t.x);
+    pl_free(t.ids);
+    pl_free(want);
+    pl_free(got);
+}
+END_TEST
+
+/* The same numbers as one product for each matrix: bits and all. */
+START_TEST(batched_products_are_the_products_of_their_matrices)
+{
+    pl_rng r;
+    pl_rng_seed(&r, 800 + (uint64_t)_i);
+    machine m = machine_start(_i % 2 ? "avx512vnni" : "avx2", 1 + _i % 3);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    int64_t k = 1 + (int64_t)pl_rng_below(&r, 70), rows = 1 + (int64_t)pl_rng_below(&r, 40), n = 1 + (int64_t)pl_rng_below(&r, 20);
+    int64_t b2 = 1 + (int64_t)pl_rng_below(&r, 3), b3 = 1 + (int64_t)pl_rng_below(&r, 2), c2 = b2 * (1 + (int64_t)pl_rng_below(&r, 3)), c3 = b3 * (1 + (int64_t)pl_rng_below(&r, 2));
+    pl_tensor *leaf_w, *leaf_x;
+    pl_tensor *w = some_source(c, &r, (int64_t[]){k, rows, b2, b3}, &leaf_w), *x = some_source(c, &r, (int64_t[]){k, n, c2, c3}, &leaf_x);
+    static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_BF16};
+    if (_i % 3) w = pl_copy(c, w, types[_i % 3]);
+    pl_tensor *out[1 + 36];
+    int n_out = 0;
+    out[n_out++] = pl_mul_mat(c, w, x);
+    for (int64_t i3 = 0; i3 < c3; i3++)
+        for (int64_t i2 = 0; i2 < c2; i2++) {
+            pl_tensor *one_w = pl_view(c, w, 2, (int64_t[]){k, rows}, w->nb, (size_t)(i2 / (c2 / b2)) * w->nb[2] + (size_t)(i3 / (c3 / b3)) * w->nb[3]);
+            pl_tensor *one_x = pl_view(c, x, 2, (int64_t[]){k, n}, x->nb, (size_t)i2 * x->nb[2] + (size_t)i3 * x->nb[3]);
+            out[n_out++] = pl_mul_mat(c, one_w, one_x);
+        }
+    ready g = make_ready(&m, c, out, n_out);
+    fill(&r, leaf_w);
+    fill(&r, leaf_x);
+    run_ready(&m, &g);
+    for (int64_t i = 0; i < c2 * c3; i++)
+        ck_assert_int_eq(first_difference((float *)out[0]->data + i * rows * n, out[1 + i]->data, rows * n), -1);
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+END_TEST
+
+/* --- What chooses, joins and gathers --- */
+
+static double number(const pl_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) { return (double)*element(t, i0, i1, i2, i3); }
+
+START_TEST(rows_are_chosen_joined_and_gathered)
+{
+    pl_rng r;
+    pl_rng_seed(&r, 1000 + (uint64_t)_i);
+    machine m = machine_start("avx512vnni", 1 + _i % 3);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    int64_t ne[4] = {1 + (int64_t)pl_rng_below(&r, 60), 1 + (int64_t)pl_rng_below(&r, 5), 1 + (int64_t)pl_rng_below(&r, 4), 1 + (int64_t)pl_rng_below(&r, 3)};
+    int dim = _i % 4, k = 1 + (int)pl_rng_below(&r, (uint64_t)ne[0]);
+    int64_t other[4], times[4], mask_ne[4] = {ne[0], pl_rng_below(&r, 2) ? ne[1] : 1, pl_rng_below(&r, 2) ? ne[2] : 1, 1};
+    for (int i = 0; i < 4; i++) {
+        other[i] = i == dim ? 1 + (int64_t)pl_rng_below(&r, 7) : ne[i];
+        times[i] = ne[i] * (1 + (int64_t)pl_rng_below(&r, 3));
+    }
+    pl_tensor *leaf[6];
+    pl_tensor *a = some_source(c, &r, ne, &leaf[0]), *b = some_source(c, &r, other, &leaf[1]), *mask = some_source(c, &r, mask_ne, &leaf[2]);
+    pl_tensor *x3 = some_source(c, &r, (int64_t[]){ne[0], ne[1], ne[2], 1}, &leaf[3]), *w = leaf[4] = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){ne[1], ne[2]}, "w");
+    pl_tensor *sinks = leaf[5] = pl_new_input(c, PL_TYPE_F32, 1, (int64_t[]){ne[2]}, "sinks");
+    pl_tensor *top = pl_top_k(c, a, k), *all = pl_top_k(c, a, (int)ne[0]);
+    pl_tensor *owners = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){ne[1]}, "owners"), *x2 = pl_view(c, x3, 2, ne, x3->nb, 0);
+    static uint16_t table[60 * 9];
+    memset(table, 0, sizeof table);
+    pl_tensor *into = pl_new_weight(c, PL_TYPE_F16, PL_LAYOUT_PLAIN, 2, (int64_t[]){ne[0], 9}, table, "table");
+    pl_tensor *ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){ne[1]}, "ids");
+    pl_tensor *out[] = {pl_concat(c, a, b, dim), pl_repeat(c, a, times), top, all, pl_take(c, a, top), pl_softmax(c, a, mask, sinks, 0.7f), pl_softmax(c, a, NULL, NULL, 1),
+                        pl_sum_rows(c, a), pl_weighted_sum(c, x3, w), pl_mean(c, x2, owners, 3), pl_set_rows(c, into, x2, ids)};
+    ready g = make_ready(&m, c, out, sizeof out / sizeof out[0]);
+    for (int i = 0; i < 6; i++) fill(&r, leaf[i]);
+    for (int64_t i = 0; i < pl_tensor_elements(leaf[0]); i++) /* some are equal */
+        if (pl_rng_below(&r, 3) == 0) ((float *)leaf[0]->data)[i] = (float)pl_rng_below(&r, 3);
+    for (int64_t i = 0; i < ne[1]; i++) ((int32_t *)owners->data)[i] = (int32_t)pl_rng_below(&r, 3);
+    for (int64_t i = 0; i < ne[1]; i++) ((int32_t *)ids->data)[i] = i % 4 == 3 ? -1 : (int32_t)(i * 4 + 1) % 9;
+    run_ready(&m, &g);
+    EACH_ROW(out[0], i1, i2, i3)
+    for (int64_t i0 = 0; i0 < out[0]->ne[0]; i0++) {
+        int64_t i[4] = {i0, i1, i2, i3};
+        bool first = i[dim] < ne[dim];
+        if (!first) i[dim] -= ne[dim];
+        ck_assert_double_eq(number(out[0], i0, i1, i2, i3), number(first ? a : b, i[0], i[1], i[2], i[3]));
+    }
+    EACH_ROW(out[1], i1, i2, i3)
+    for (int64_t i0 = 0; i0 < times[0]; i0++) ck_assert_double_eq(number(out[1], i0, i1, i2, i3), number(a, i0 % ne[0], i1 % ne[1], i2 % ne[2], i3 % ne[3]));
+    EACH_ROW(a, i1, i2, i3)
+    {
+        const int32_t *order = (const int32_t *)(void *)element(all, 0, i1, i2, i3), *best = (const int32_t *)(void *)element(top, 0, i1, i2, i3);
+        double sum = 0, tops[2] = {number(sinks, i2, 0, 0, 0), -INFINITY}, sums[2];
+        for (int64_t i = 0; i < ne[0]; i++) {
+            sum += number(a, i, i1, i2, i3);
+            if (i < k) {
+                ck_assert_int_eq(order[i], best[i]);
+                ck_assert_double_eq(number(out[4], i, i1, i2, i3), number(a, best[i], i1, i2, i3));
+            }
+            tops[0] = fmax(tops[0], (double)0.7f * number(a, i, i1, i2, i3) + number(mask, i, i1 % mask_ne[1], i2 % mask_ne[2], 0));
+            tops[1] = fmax(tops[1], number(a, i, i1, i2, i3));
+            if (i == 0) continue;
+            double x = number(a, order[i - 1], i1, i2, i3), y = number(a, order[i], i1, i2, i3);
+            ck_assert(x > y || (x == y && order[i - 1] < order[i]));
+        }
+        ck_assert_double_eq_tol(number(out[7], 0, i1, i2, i3), sum, 1e-5 * (double)ne[0]);
+        sums[0] = exp(number(sinks, i2, 0, 0, 0) - tops[0]);
+        sums[1] = 0;
+        for (int way = 0; way < 2; way++) {
+            for (int pass = 0; pass < 2; pass++)
+                for (int64_t i = 0; i < ne[0]; i++) {
+                    double x = number(a, i, i1, i2, i3);
+                    if (way == 0) x = (double)0.7f * x + number(mask, i, i1 % mask_ne[1], i2 % mask_ne[2], 0);
+                    if (pass == 0)
+                        sums[way] += exp(x - tops[way]);
+                    else
+                        ck_assert_double_eq_tol(number(out[5 + way], i, i1, i2, i3), exp(x - tops[way]) / sums[way], 2e-6);
+                }
+        }
+    }
+    for (int64_t i = 0; i < ne[2]; i++)
+        for (int64_t e = 0; e < ne[0]; e++) {
+            double y = 0;
+            for (int64_t u = 0; u < ne[1]; u++) y += number(x3, e, u, i, 0) * number(w, u, i, 0, 0);
+            ck_assert_double_eq_tol(number(out[8], e, i, 0, 0), y, 1e-5);
+        }
+    for (int64_t e = 0; e < ne[0]; e++)
+        for (int o = 0; o < 3; o++) {
+            double y = 0;
+            int n = 0;
+            for (int64_t i = 0; i < ne[1]; i++)
+                if (((int32_t *)owners->data)[i] == o) y += number(x2, e, i, 0, 0), n++;
+            ck_assert_double_eq_tol(number(out[9], e, o, 0, 0), n ? y / n : 0, 1e-5);
+        }
+    for (int row = 0; row < 9; row++)
+        for (int64_t e = 0; e < ne[0]; e++) {
+            uint16_t want = 0;
+            for (int64_t i = 0; i < ne[1]; i++)
+                if (((int32_t *)ids->data)[i] == row) want = pl_f32_to_f16(*element(x2, e, i, 0, 0));
+            ck_assert_uint_eq(table[row * ne[0] + e], want);
+        }
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+END_TEST
+
+START_TEST(the_best_of_the_best_groups_are_chosen)
+{
+    enum { N = 7 };
+    pl_rng r;
+    pl_rng_seed(&r, 1100 + (uint64_t)_i);
+    machine m = machine_start("portable", 1);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    int n_groups = 2 + (int)pl_rng_below(&r, 6), width = 2 + (int)pl_rng_below(&r, 8), k_groups = 1 + (int)pl_rng_below(&r, (uint64_t)n_groups), n_best = 1 + _i % 2;
+    int k = 1 + (int)pl_rng_below(&r, (uint64_t)(k_groups * width));
+    pl_tensor *x = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){n_groups * width, N}, "x"), *y = pl_top_k_of_groups(c, x, k, n_groups, k_groups, n_best);
+    ready g = make_ready(&m, c, &y, 1);
+    fill(&r, x);
+    run_ready(&m, &g);
+    for (int i = 0; i < N; i++) {
+        const float *row = element(x, 0, i, 0, 0);
+        const int32_t *got = (const int32_t *)(void *)element(y, 0, i, 0, 0);
+        double score[8];
+        for (int a = 0; a < n_groups; a++) {
+            double first = -INFINITY, second = -INFINITY;
+            for (int j = a * width; j < (a + 1) * width; j++) {
+                if (row[j] > first) {
+                    second = first;
+                    first = row[j];
+                } else if (row[j] > second) {
+                    second = row[j];
+                }
+            }
+            score[a] = n_best == 2 ? first + second : first;
+        }
+        for (int j = 0; j < k; j++) {
+            int better_groups = 0, better = 0;
+            for (int a = 0; a < n_groups; a++) better_groups += score[a] > score[got[j] / width];
+            ck_assert_int_lt(better_groups, k_groups);
+            for (int e = 0; e < n_groups * width; e++) {
+                int above = 0;
+                for (int a = 0; a < n_groups; a++) above += score[a] > score[e / width];
+                better += above < k_groups && row[e] > row[got[j]];
+            }
+            ck_assert_int_eq(better, j);
+        }
+    }
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+END_TEST
+
+START_TEST(copies_convert_between_types)
+{
+    static const pl_type types[] = {PL_TYPE_F32, PL_TYPE_F16, PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0, PL_TYPE_Q4_K};
+    enum { K = 512, ROWS = 3 };
+    pl_type from = types[_i / 6], to = types[_i % 6];
+    pl_rng r;
+    pl_rng_seed(&r, 1200 + (uint64_t)_i);
+    machine m = machine_start("avx512vnni", 2);
+    static float x[ROWS * K], f[ROWS * K];
+    static uint8_t data[ROWS * K * 4], want[ROWS * K * 4];
+    for (int i = 0; i < ROWS * K; i++) x[i] = (float)pl_rng_gauss(&r);
+    pl_type_get(from)->from_float(x, data, ROWS * K);
+    pl_type_get(from)->to_float(data, f, ROWS * K);
+    if (from == to)
+        memcpy(want, data, sizeof want);
+    else
+        pl_type_get(to)->from_float(f, want, ROWS * K);
+    pl_graph_ctx *c;
+    OK(pl_graph_ctx_new(&c, err));
+    pl_tensor *y = pl_copy(c, pl_new_weight(c, from, PL_LAYOUT_PLAIN, 2, (int64_t[]){K, ROWS}, data, "x"), to);
+    ready g = make_ready(&m, c, &y, 1);
+    run_ready(&m, &g);
+    ck_assert_mem_eq(y->data, want, pl_tensor_bytes(y));
+    free_ready(&m, &g);
+    pl_graph_ctx_free(c);
+    machine_stop(&m);
+}
+END_TEST
+
 /* --- One layer, many ways --- */
 
 enum { SEQS = 3, LEN = 75, PAGES = (LEN + PL_KV_PAGE - 1) / PL_KV_PAGE, BLOCKS = SEQS * PAGES + 2 };
@@ -695,6 +1010,11 @@ Suite *ops_suite(void)
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, row_operators_agree_with_float64_on_any_strides, 0, 60);
     tcase_add_loop_test(c, rows_are_found_in_tables_of_any_type_and_layout, 0, 23);
+    tcase_add_loop_test(c, products_of_experts_agree_with_float64_and_have_the_same_bits_in_any_batch, 0, 24);
+    tcase_add_loop_test(c, batched_products_are_the_products_of_their_matrices, 0, 30);
+    tcase_add_loop_test(c, rows_are_chosen_joined_and_gathered, 0, 40);
+    tcase_add_loop_test(c, the_best_of_the_best_groups_are_chosen, 0, 20);
+    tcase_add_loop_test(c, copies_convert_between_types, 0, 36);
     tcase_add_loop_test(c, a_row_has_the_same_bits_whatever_runs_it_and_whatever_is_beside_it, 0, 6);
     tcase_add_loop_test(c, a_layer_agrees_with_float64, 0, 12);
     tcase_add_loop_test(c, attention_with_options_agrees_with_float64, 0, 60);
