@@ -641,7 +641,8 @@ START_TEST(only_matrices_of_a_group_at_least_are_packed)
 {
     ck_assert(pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 16, 1, 1}));
     ck_assert(!pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 15, 1, 1}));
-    ck_assert(!pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 16, 2, 1}));
+    ck_assert(pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 16, 2, 1}));
+    ck_assert(!pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 17, 2, 1})); /* a group would reach into the next matrix */
     ck_assert(!pl_pack_supported(PL_TYPE_I32, (const int64_t[4]){256, 16, 1, 1}));
     ck_assert(!pl_pack_supported((pl_type)PL_TYPE_COUNT, (const int64_t[4]){256, 16, 1, 1}));
 }
