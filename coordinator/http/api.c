@@ -190,6 +190,8 @@ static void read_params(api_reader *r, const pl_api *a, answer_kind kind, api_sa
     pl_request_params *p = &g->request;
     p->sample = a->o.sample;
     p->max_tokens = a->o.max_tokens;
+    p->context_shift = a->o.context_shift;
+    p->n_keep = a->o.n_keep;
     refuse_unknown(r);
     int64_t seed;
     if (api_read_i64(r, "seed", INT64_MIN, INT64_MAX, &seed) && seed != -1) { /* llama.cpp's "draw one" is -1 */
@@ -199,6 +201,8 @@ static void read_params(api_reader *r, const pl_api *a, answer_kind kind, api_sa
     api_read_i32(r, "n_predict", -1, &p->max_tokens);
     api_read_i32(r, "max_tokens", -1, &p->max_tokens);
     api_read_i32(r, "max_completion_tokens", -1, &p->max_tokens);
+    api_read_i32(r, "n_keep", -1, &p->n_keep);
+    p->no_cache = api_member(r, "cache_prompt") && !api_read_bool(r, "cache_prompt");
     p->ignore_eos = api_read_bool(r, "ignore_eos");
     int64_t top = 0;
     if (kind == KIND_CHAT) {
