@@ -10,11 +10,12 @@
  * tile of rows. */
 enum { N_EMBD = 256, N_FF = 512, N_HEAD = 8, N_HEAD_KV = 2, N_LAYER = 4, N_VOCAB = 320, N_TOKENS = 40 };
 
-static const pl_type types[] = {PL_TYPE_Q4_0,  PL_TYPE_Q4_1,  PL_TYPE_Q5_0,  PL_TYPE_Q5_1,   PL_TYPE_Q8_0,
-                                PL_TYPE_Q4_K,  PL_TYPE_Q5_K,  PL_TYPE_Q6_K,  PL_TYPE_F32,    PL_TYPE_F16,
-                                PL_TYPE_BF16,  PL_TYPE_Q2_K,  PL_TYPE_Q3_K,  PL_TYPE_IQ4_NL, PL_TYPE_IQ4_XS,
-                                PL_TYPE_MXFP4, PL_TYPE_NVFP4, PL_TYPE_TQ1_0, PL_TYPE_TQ2_0,  PL_TYPE_Q1_0,
-                                PL_TYPE_Q2_0,  PL_TYPE_Q8_1,  PL_TYPE_Q8_K};
+static const pl_type types[] = {PL_TYPE_Q4_0,  PL_TYPE_Q4_1,    PL_TYPE_Q5_0,  PL_TYPE_Q5_1,    PL_TYPE_Q8_0,
+                                PL_TYPE_Q4_K,  PL_TYPE_Q5_K,    PL_TYPE_Q6_K,  PL_TYPE_F32,     PL_TYPE_F16,
+                                PL_TYPE_BF16,  PL_TYPE_Q2_K,    PL_TYPE_Q3_K,  PL_TYPE_IQ4_NL,  PL_TYPE_IQ4_XS,
+                                PL_TYPE_MXFP4, PL_TYPE_NVFP4,   PL_TYPE_TQ1_0, PL_TYPE_TQ2_0,   PL_TYPE_Q1_0,
+                                PL_TYPE_Q2_0,  PL_TYPE_Q8_1,    PL_TYPE_Q8_K,  PL_TYPE_IQ2_XXS, PL_TYPE_IQ2_XS,
+                                PL_TYPE_IQ2_S, PL_TYPE_IQ3_XXS, PL_TYPE_IQ3_S, PL_TYPE_IQ1_S,   PL_TYPE_IQ1_M};
 
 typedef struct maker {
     pl_gguf_writer *w;
@@ -23,6 +24,28 @@ typedef struct maker {
     size_t n; /* matrices made, which choose the next one's type */
     bool ok;
 } maker;
+
+/* A row of an IQ type: any bytes are one, and to search for the best would take longer than all the rest. The scale is
+ * 2^-11, which makes weights of ordinary size. */
+static void iq_row(maker *m, pl_type type, uint8_t *row, size_t size)
+{
+    for (size_t i = 0; i < size; i++) row[i] = (uint8_t)pl_rng_u64(&m->rng);
+    const size_t block = pl_type_get(type)->bytes;
+    for (uint8_t *b = row; b < row + size; b += block) {
+        const uint16_t d = 0x1000;
+        if (type != PL_TYPE_IQ1_M) {
+            pl_put_u16(b, d);
+            continue;
+        }
+        for (int i = 0; i < 4; i++) b[49 + 2 * i] = (uint8_t)((b[49 + 2 * i] & 15) | (d >> 4 * i & 15) << 4);
+    }
+}
+
+static bool is_iq(pl_type type)
+{
+    return (type >= PL_TYPE_IQ2_XXS && type <= PL_TYPE_IQ1_S) || type == PL_TYPE_IQ3_S || type == PL_TYPE_IQ2_S ||
+           type == PL_TYPE_IQ1_M;
+}
 
 static void matrix(maker *m, const char *name, int64_t ne0, int64_t ne1)
 {
@@ -35,6 +58,10 @@ static void matrix(maker *m, const char *name, int64_t ne0, int64_t ne1)
         return;
     }
     for (int64_t i = 0; i < ne1; i++) {
+        if (is_iq(type)) {
+            iq_row(m, type, data + (size_t)i * row_size, row_size);
+            continue;
+        }
         for (int64_t j = 0; j < ne0; j++) row[j] = (float)((pl_rng_f64(&m->rng) - 0.5) * 0.25);
         pl_type_get(type)->from_float(row, data + (size_t)i * row_size, ne0);
     }

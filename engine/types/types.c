@@ -24,15 +24,6 @@
 #define ROW_INT(id, n_bytes, f)                                                                                        \
     [PL_TYPE_##id] = {.name = #id, .block = 1, .bytes = n_bytes, .act = PL_ACT_NONE, .to_float = pl_##f##_to_float}
 
-/* Types that this build only decodes. */
-#define ROW_DECODED(id, n_block, n_bytes, activation, f)                                                               \
-    [PL_TYPE_##id] = {.name = #id,                                                                                     \
-                      .block = n_block,                                                                                \
-                      .bytes = n_bytes,                                                                                \
-                      .act = activation,                                                                               \
-                      .is_quantized = true,                                                                            \
-                      .to_float = pl_##f##_to_float}
-
 static const pl_type_info rows[PL_TYPE_COUNT] = {
     ROW(F32, 1, 4, PL_ACT_F32, false, f32, .from_float_quick = pl_f32_from_float),
     ROW(F16, 1, 2, PL_ACT_F32, false, f16, .from_float_quick = pl_f16_from_float),
@@ -46,13 +37,13 @@ static const pl_type_info rows[PL_TYPE_COUNT] = {
     ROW_IMATRIX(Q4_K, 256, 2 + 2 + 12 + 128, PL_ACT_Q8K, q4_k),
     ROW_IMATRIX(Q5_K, 256, 2 + 2 + 12 + 32 + 128, PL_ACT_Q8K, q5_k),
     ROW_IMATRIX(Q6_K, 256, 128 + 64 + 16 + 2, PL_ACT_Q8K, q6_k),
-    ROW_DECODED(IQ2_XXS, 256, 2 + 8 * 8, PL_ACT_Q8K, iq2_xxs),
-    ROW_DECODED(IQ2_XS, 256, 2 + 64 + 8, PL_ACT_Q8K, iq2_xs),
-    ROW_DECODED(IQ2_S, 256, 2 + 32 + 32 + 8 + 8, PL_ACT_Q8K, iq2_s),
-    ROW_DECODED(IQ3_XXS, 256, 2 + 64 + 32, PL_ACT_Q8K, iq3_xxs),
-    ROW_DECODED(IQ3_S, 256, 2 + 64 + 8 + 32 + 4, PL_ACT_Q8K, iq3_s),
-    ROW_DECODED(IQ1_S, 256, 2 + 32 + 16, PL_ACT_Q8K, iq1_s),
-    ROW_DECODED(IQ1_M, 256, 32 + 16 + 8, PL_ACT_Q8K, iq1_m),
+    ROW_IMATRIX(IQ2_XXS, 256, 2 + 8 * 8, PL_ACT_Q8K, iq2_xxs, .needs_imatrix = true),
+    ROW_IMATRIX(IQ2_XS, 256, 2 + 64 + 8, PL_ACT_Q8K, iq2_xs, .needs_imatrix = true),
+    ROW_IMATRIX(IQ2_S, 256, 2 + 32 + 32 + 8 + 8, PL_ACT_Q8K, iq2_s),
+    ROW_IMATRIX(IQ3_XXS, 256, 2 + 64 + 32, PL_ACT_Q8K, iq3_xxs),
+    ROW_IMATRIX(IQ3_S, 256, 2 + 64 + 8 + 32 + 4, PL_ACT_Q8K, iq3_s),
+    ROW_IMATRIX(IQ1_S, 256, 2 + 32 + 16, PL_ACT_Q8K, iq1_s, .needs_imatrix = true),
+    ROW_IMATRIX(IQ1_M, 256, 32 + 16 + 8, PL_ACT_Q8K, iq1_m, .needs_imatrix = true),
     ROW(Q8_1, 32, 2 + 2 + 32, PL_ACT_Q8, true, q8_1),
     ROW_IMATRIX(Q1_0, 128, 2 + 16, PL_ACT_Q8, q1_0),
     ROW_IMATRIX(Q2_0, 64, 2 + 16, PL_ACT_Q8, q2_0),

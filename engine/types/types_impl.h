@@ -38,14 +38,15 @@ PL_TYPE_CONVERSIONS_IMATRIX(q4_k);
 PL_TYPE_CONVERSIONS_IMATRIX(q5_k);
 PL_TYPE_CONVERSIONS_IMATRIX(q6_k);
 
-/* iq.c */
-void pl_iq2_xxs_to_float(const void *src, float *dst, int64_t n);
-void pl_iq2_xs_to_float(const void *src, float *dst, int64_t n);
-void pl_iq2_s_to_float(const void *src, float *dst, int64_t n);
-void pl_iq3_xxs_to_float(const void *src, float *dst, int64_t n);
-void pl_iq3_s_to_float(const void *src, float *dst, int64_t n);
-void pl_iq1_s_to_float(const void *src, float *dst, int64_t n);
-void pl_iq1_m_to_float(const void *src, float *dst, int64_t n);
+/* iq.c, iq_encode.c */
+PL_TYPE_CONVERSIONS_IMATRIX(iq2_xxs);
+PL_TYPE_CONVERSIONS_IMATRIX(iq2_xs);
+PL_TYPE_CONVERSIONS_IMATRIX(iq2_s);
+PL_TYPE_CONVERSIONS_IMATRIX(iq3_xxs);
+PL_TYPE_CONVERSIONS_IMATRIX(iq3_s);
+PL_TYPE_CONVERSIONS_IMATRIX(iq1_s);
+PL_TYPE_CONVERSIONS_IMATRIX(iq1_m);
+
 /* iq4.c */
 PL_TYPE_CONVERSIONS_IMATRIX(iq4_nl);
 PL_TYPE_CONVERSIONS_IMATRIX(iq4_xs);
