@@ -279,7 +279,7 @@ static pl_status bench(const setup *o, pl_error *err)
     if ((s = pl_pool_new(&r.pool, (pl_pool_options){.n_threads = o->n_threads, .poll = -1}, err)) != PL_OK) goto end;
     if ((s = pl_cpu_backend_new(&r.backend, r.pool, err)) != PL_OK) goto end;
     if (!o->no_pack && (s = pl_store_open(&store, o->cache, r.backend, err)) != PL_OK) goto end;
-    if ((s = pl_loaded_from_file(&loaded, store, r.g, r.p, 0, r.n_layer, NULL, NULL, err)) != PL_OK) goto end;
+    if ((s = pl_loaded_from_file(&loaded, store, r.g, r.p, 0, r.n_layer, NULL, err)) != PL_OK) goto end;
     double load_s = (double)(pl_now_ns() - start) / 1e9;
 
     int32_t n_rows = 1, n_seqs = 1;

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "cli/inspect.h"
-#include "cli/progress.h"
 #include "coordinator/placement.h"
 #include "engine/base/alloc.h"
 #include "engine/base/file.h"
@@ -277,10 +276,42 @@ pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *
     return pl_net_zmq_new(out, loop, &z, events, user, err);
 }
 
+/* On the compute's thread. */
+static void show_loading(void *user, uint64_t done, uint64_t total)
+{
+    progress_show(user, done, total);
+    if (done == total) progress_end(user);
+}
+
+/* With --overcommit the weights do not count. *budget 0: what the system has. *lazy: they are more than it can hold. */
+static pl_status overcommit(const char *gguf_path, uint64_t *budget, bool *lazy, pl_error *err)
+{
+    pl_gguf *g;
+    PL_TRY(pl_gguf_open(&g, gguf_path, err));
+    uint64_t weights = 0, memory = pl_sys_memory_available();
+    for (size_t i = 0; i < pl_gguf_n_tensors(g); i++) weights += pl_gguf_tensor_at(g, i)->size;
+    pl_gguf_close(g);
+    if (*budget == 0) *budget = memory - memory / 10;
+    *lazy = weights > *budget;
+    if (*lazy)
+        pl_log(PL_LOG_WARN, "the model is larger than memory and is read from the disk for every token",
+               "weights=%s memory=%s text=%s", pl_format_size(weights), pl_format_size(*budget),
+               PL_Q("each token reads all weights, and what was read first is gone again when the next one needs it: expect as "
+                    "many seconds per token as the disk takes for a file of this size; another node would hold the rest"));
+    *budget += weights;
+    return PL_OK;
+}
+
 pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_options *o, const char *listen,
                            const char *gguf_path, uint64_t mem, pl_error *err)
 {
     *n = (local_node){.o = o};
+    progress_start(&n->loading, "Packing the weights", o->quiet);
+    uint64_t budget = mem == 0 ? 0 : mem > program_bytes ? mem - program_bytes : 1;
+    bool lazy = false;
+    if (o->overcommit && !gguf_path)
+        return pl_fail(err, PL_ERR_INVALID, "--overcommit runs a model from its file: give -m FILE.gguf");
+    if (o->overcommit) PL_TRY(overcommit(gguf_path, &budget, &lazy, err));
     PL_TRY(inspect_profiler(&n->profiler, o, err));
     pl_compute_engine_options e = {
         .store_dir = o->cache_dir,
@@ -292,13 +323,16 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
         .pin = o->pin,
         .no_fuse = o->no_fuse,
         .profiler = n->profiler,
+        .load = {.copy = o->no_mmap && !lazy,
+                 .lock = o->mlock && !lazy,
+                 .lazy = lazy,
+                 .progress = show_loading,
+                 .user = &n->loading},
     };
     char advertise[128] = "";
     if (o->advertise) snprintf(advertise, sizeof advertise, "tcp://%s", o->advertise);
     pl_node_options options = {.name = o->name,
-                               .budget_bytes = mem == 0              ? 0
-                                               : mem > program_bytes ? mem - program_bytes
-                                                                     : 1,
+                               .budget_bytes = budget,
                                .data_address = o->advertise ? advertise : NULL,
                                .trace_path = o->trace};
     pl_status s;

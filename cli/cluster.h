@@ -4,6 +4,7 @@
  * Everything lives on one libuv loop; only the node's compute thread and pool stand beside it. */
 #pragma once
 
+#include "cli/progress.h"
 #include "cli/sampling.h"
 #include "coordinator/coordinator.h"
 #include "engine/text/chat.h"
@@ -45,6 +46,7 @@ typedef struct local_node {
     pl_net *net;
     pl_profiler *profiler; /* of --profile, else NULL */
     const cli_options *o;
+    progress loading; /* on the compute's thread, while it packs */
 } local_node;
 /* A net for one of this process's coordinators or nodes. */
 PL_MUST_CHECK pl_status net_new(pl_net **out, pl_loop *loop, keyring *k, const pl_net_events *events, void *user,

@@ -145,6 +145,13 @@ static const option_row node_rows[] = {
     {"--cpu-pin", NULL, OPT_FLAG, AT(pin), "One processor per thread."},
     {"--no-pack", NULL, OPT_FLAG, AT(no_pack),
      "Compute from the plain GGUF bytes where the file is on this machine: slower, writes no cache."},
+    {"--no-mmap, --huge-pages", NULL, OPT_FLAG, AT(no_mmap),
+     "Copy weights into memory of their own, in huge pages, instead of mapping their files: takes their size once more, and is "
+     "faster only where the file system keeps files in small pages."},
+    {"--mlock", NULL, OPT_FLAG, AT(mlock), "Keep weights from being paged out; the system has to allow that much."},
+    {"--overcommit", NULL, OPT_FLAG, AT(overcommit),
+     "Let this machine run a model that its memory cannot hold, from its file: what does not stay in memory is read from the disk "
+     "again for every token."},
     {"--cache-dir", "DIR", OPT_STR, AT(cache_dir), "Where tensors are kept (default: ~/.cache/paceline)."},
     {"--name", "NAME", OPT_STR, AT(name), "This node's name in tables and logs (default: the host's)."},
     {"--advertise", "HOST:PORT", OPT_STR, AT(advertise),

@@ -73,7 +73,7 @@ typedef struct cli_options {
     bool no_cache_prompt, context_shift;
     int32_t n_keep;
     int32_t min_nodes, n_stages, heartbeat_ms, dead_after_ms, credits, poll, grace_ms;
-    bool pin;
+    bool pin, no_mmap, mlock, overcommit;
     /* inspection */
     const char *dump_graph, *profile;
     bool no_fuse;

@@ -61,6 +61,7 @@ typedef struct engine {
     uint64_t bench_bytes_max;
     int poll;
     bool pin, no_pack, no_fuse;
+    pl_load_options load;
     pl_profiler *profiler;
     mailbox *mailbox;
 
@@ -240,14 +241,14 @@ static pl_status load_weights(engine *e, job *j, const size_t *index, pl_error *
     int32_t first = j->shape.layer_first, end = j->shape.layer_end;
     if (all_local(e, j, index))
         return pl_loaded_from_file(&e->loaded, e->no_pack ? NULL : e->store, e->local, e->local_profile, first, end,
-                                   NULL, NULL, err);
+                                   &e->load, err);
     if (!e->store) return pl_fail(err, PL_ERR_NOT_FOUND, "tensors of another model, and there is no cache");
     for (size_t i = 0; i < j->n; i++) {
         size_t at;
         if (!pl_store_has(e->store, &j->hashes[i], NULL) && find_local(e, &j->hashes[i], &at))
             PL_TRY(pl_store_import(e->store, e->local, at, &j->hashes[i], err));
     }
-    return pl_loaded_from_store(&e->loaded, e->store, header_of(e), profile_of(e), first, end, j->hashes, err);
+    return pl_loaded_from_store(&e->loaded, e->store, header_of(e), profile_of(e), first, end, j->hashes, &e->load, err);
 }
 
 static pl_status do_load(engine *e, job *j, pl_error *err)
@@ -541,6 +542,7 @@ pl_status pl_compute_engine_new(pl_compute **out, pl_loop *loop, const pl_comput
     e->bench_bytes_max = o->bytes_max;
     e->pin = o->pin;
     e->no_pack = o->no_pack;
+    e->load = o->load;
     e->no_fuse = o->no_fuse;
     e->profiler = o->profiler;
     e->todo.last = &e->todo.first;

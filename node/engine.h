@@ -3,6 +3,7 @@
  * Threads: as compute.h says; new and free on the loop's thread. */
 #pragma once
 
+#include "engine/stage/load.h"
 #include "node/compute.h"
 #include "transport/loop.h"
 
@@ -17,6 +18,7 @@ typedef struct pl_compute_engine_options {
     int poll;               /* see pl_pool_options; pass -1 for the default */
     bool pin;
     bool no_fuse;          /* see pl_stage_options */
+    pl_load_options load;  /* progress is called on the compute's thread */
     pl_profiler *profiler; /* borrowed; NULL: none */
 } pl_compute_engine_options;
 

@@ -64,8 +64,9 @@ void pl_mapped_close(pl_mapped *m)
     *m = (pl_mapped){0};
 }
 
-/* The pages that lie in part; those it only touches are left out where `inner`. */
-static void advise(pl_bytes part, int advice, bool inner)
+/* The pages that lie in part; those it only touches are left out where `inner`. False
+ * when the system refused. */
+static bool advise(pl_bytes part, int advice, bool inner)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)part.data, to = from + part.size;
     if (inner) {
@@ -74,7 +75,7 @@ static void advise(pl_bytes part, int advice, bool inner)
     } else {
         from &= ~(page - 1);
     }
-    if (to > from) madvise((void *)from, to - from, advice);
+    return to <= from || madvise((void *)from, to - from, advice) == 0;
 }
 
 void pl_mapped_willneed(pl_bytes part)
@@ -84,6 +85,17 @@ void pl_mapped_willneed(pl_bytes part)
 void pl_mapped_dontneed(pl_bytes part)
 {
     advise(part, MADV_DONTNEED, true);
+}
+void pl_mapped_huge(pl_bytes part)
+{
+    advise(part, MADV_HUGEPAGE, false);
+}
+void pl_mapped_populate(pl_bytes part)
+{
+#if !defined(MADV_POPULATE_READ)
+    enum { MADV_POPULATE_READ = 22 }; /* Linux 5.14; older ones refuse the number */
+#endif
+    if (!advise(part, MADV_POPULATE_READ, false)) advise(part, MADV_WILLNEED, false);
 }
 
 pl_status pl_file_read(pl_buf *out, const char *path, size_t max, pl_error *err)
@@ -151,24 +163,48 @@ pl_status pl_file_writer_add(pl_file_writer *w, pl_bytes data, pl_error *err)
     return PL_OK;
 }
 
-pl_status pl_file_writer_commit(pl_file_writer *w, pl_error *err)
+/* All of a commit but the folder's sync. */
+static pl_status put_in_place(pl_file_writer *w, pl_error *err)
 {
     if (fsync(w->fd) != 0) return fail_errno(err, w->path, "cannot be synced", errno);
     int e = close(w->fd) == 0 ? 0 : errno;
     w->fd = -1;
     if (e) return fail_errno(err, w->path, "cannot be closed", e);
     if (rename(w->temp, w->path) != 0) return fail_errno(err, w->path, "cannot be renamed into place", errno);
-    /* The new name is safe once its directory is. Some file systems refuse this, and then it is as safe as they make
-     * it. */
-    char *slash = strrchr(w->temp, '/');
-    if (slash) slash[slash == w->temp] = 0;
-    int dir = open(slash ? w->temp : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir >= 0) {
-        fsync(dir);
-        close(dir);
-    }
-    forget(w);
     return PL_OK;
+}
+
+/* A new name is safe once its folder is. Some file systems refuse this, and then it is as safe as they make it. */
+static void sync_folder_of(const char *path)
+{
+    char *folder = pl_strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash) slash[slash == folder] = 0;
+    int dir = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    pl_free(folder);
+    if (dir < 0) return;
+    fsync(dir);
+    close(dir);
+}
+
+pl_status pl_file_writer_commit_all(pl_file_writer *w, size_t n, pl_error *err)
+{
+    if (n == 0) return PL_OK;
+    size_t done = 0;
+    pl_status s = PL_OK;
+    while (done < n && (s = put_in_place(&w[done], err)) == PL_OK) done++;
+    sync_folder_of(w[0].temp);
+    for (size_t i = 0; i < done; i++) forget(&w[i]);
+    return s;
+}
+
+pl_status pl_file_writer_commit(pl_file_writer *w, pl_error *err)
+{
+    return pl_file_writer_commit_all(w, 1, err);
+}
+
+void pl_file_writer_begin_sync(pl_file_writer *w)
+{
+    sync_file_range(w->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 void pl_file_writer_abort(pl_file_writer *w)

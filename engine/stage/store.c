@@ -30,6 +30,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -38,12 +40,16 @@
 
 #include "engine/base/alloc.h"
 #include "engine/base/log.h"
+#include "engine/base/pool.h"
+#include "engine/base/sys.h"
 
 enum {
     HEADER_SIZE = 4096,
     HEADER_USED = 104,
     GROUP_ROWS = 16,          /* rows that every layout keeps together: packing may go by slabs of whole groups */
-    SLAB_BYTES = 4 << 20,     /* packed at once: enough to be quick, and no second copy of a tensor */
+    SLAB_BYTES = 2 << 20,     /* packed at once: enough to be quick, and no second copy of a tensor */
+    WRITE_BYTES = 4 << 20,    /* written at once: see pieces */
+    COMMIT_TOGETHER = 16,     /* files that wait for the disk together, while it is at work on them already */
     CHECKSUM_BYTES = 1 << 20, /* a piece of the chained checksum */
     HASH_BYTES = 8 << 20,     /* hashed between two calls of progress */
     INDEX_MAX = 64 << 20
@@ -143,12 +149,14 @@ static bool shape_ok(pl_type type, const int64_t ne[4], uint64_t size)
     return !__builtin_mul_overflow(bytes, rows, &bytes) && bytes == size && size <= INT64_MAX;
 }
 
+/* Of a map's bytes, which leave our memory again. */
 static uint64_t chained_checksum(pl_bytes data)
 {
     uint64_t sum = 0;
     for (size_t at = 0; at < data.size; at += CHECKSUM_BYTES) {
         size_t n = data.size - at < CHECKSUM_BYTES ? data.size - at : CHECKSUM_BYTES;
         sum = pl_checksum((pl_bytes){data.data + at, n}, sum);
+        pl_mapped_dontneed((pl_bytes){data.data + at, n}); /* a file beyond memory passes by */
     }
     return sum;
 }
@@ -242,49 +250,105 @@ static int64_t slab_end(int64_t row, int64_t rows, size_t row_size)
     return rows - end < GROUP_ROWS ? rows : end;
 }
 
-/* Packs src, the tensor's GGUF bytes, into its file. */
+/* Whether the tensors' bytes are a file's map and not the caller's memory, which would not come back. */
+static bool is_mapped(const pl_gguf *g)
+{
+    return pl_gguf_path(g)[0] != '\0';
+}
+
+/* What goes to a file, gathered into pieces of WRITE_BYTES that begin at multiples of it. A file system that can keep a
+ * file in huge pages does so for pieces that cover them, and only then: a mapped tensor is read up to half as fast
+ * again from them as from small ones. */
+typedef struct pieces {
+    pl_file_writer *w;
+    uint8_t *room; /* WRITE_BYTES */
+    size_t have;
+} pieces;
+
+static pl_status flush_pieces(pieces *o, pl_error *err)
+{
+    pl_bytes piece = {o->room, o->have};
+    o->have = 0;
+    PL_TRY(pl_file_writer_add(o->w, piece, err));
+    pl_file_writer_begin_sync(o->w);
+    return PL_OK;
+}
+
+static pl_status add_piece(pieces *o, pl_bytes data, pl_error *err)
+{
+    while (data.size > 0) {
+        size_t n = WRITE_BYTES - o->have < data.size ? WRITE_BYTES - o->have : data.size;
+        memcpy(o->room + o->have, data.data, n);
+        o->have += n;
+        data = (pl_bytes){data.data + n, data.size - n};
+        if (o->have == WRITE_BYTES) PL_TRY(flush_pieces(o, err));
+    }
+    return PL_OK;
+}
+
+/* The header's place, and src packed. mapped: src is a file's map, and may leave our memory again. */
+static pl_status write_packed(pl_store *s, pl_layout layout, pl_type type, const int64_t ne[4], pl_bytes src,
+                              bool mapped, pieces *o, pl_error *err)
+{
+    static const uint8_t header[HEADER_SIZE];
+    PL_TRY(add_piece(o, (pl_bytes){header, sizeof header}, err));
+    if (layout == PL_LAYOUT_PLAIN) {
+        PL_TRY(add_piece(o, src, err));
+        return flush_pieces(o, err);
+    }
+    size_t row_size = pl_type_row_size(type, ne[0]);
+    int64_t rows = rows_of(ne), longest = slab_end(0, rows, row_size);
+    longest = longest == rows ? rows : longest + GROUP_ROWS;
+    uint8_t *slab = pl_alloc((size_t)longest * row_size);
+    if (slab == NULL) return no_memory(err);
+    pl_status status = PL_OK;
+    for (int64_t row = 0, end; status == PL_OK && row < rows; row = end) {
+        end = slab_end(row, rows, row_size);
+        int64_t part[4] = {ne[0], end - row, 1, 1};
+        pl_bytes from = {src.data + (size_t)row * row_size, (size_t)(end - row) * row_size};
+        s->backend->vt->pack(s->backend, layout, type, part, from.data, slab, 0, end - row);
+        if (mapped) pl_mapped_dontneed(from);
+        status = add_piece(o, (pl_bytes){slab, from.size}, err);
+    }
+    pl_free(slab);
+    return status == PL_OK ? flush_pieces(o, err) : status;
+}
+
+/* Packs src, the tensor's GGUF bytes, into its file, which the caller commits or aborts. */
 static pl_status write_tensor(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], pl_bytes src,
-                              pl_error *err)
+                              bool mapped, pl_file_writer *w, pl_error *err)
 {
     static const int64_t no_shape[4] = {0, 0, 0, 0};
     pl_layout layout = type == PL_TYPE_COUNT ? PL_LAYOUT_PLAIN : s->backend->vt->best_layout(s->backend, type, ne);
     char *path = path_of(s, "tensors", hash, "");
-    if (path == NULL) return no_memory(err);
-    pl_file_writer w = {0};
-    uint8_t header[HEADER_SIZE] = {0};
-    uint8_t *slab = NULL;
+    pieces o = {.w = w, .room = pl_alloc(WRITE_BYTES)};
     pl_mapped written = {0};
-    pl_status status = pl_file_writer_open(&w, path, 0600, err);
-    if (status == PL_OK) status = pl_file_writer_add(&w, (pl_bytes){header, sizeof header}, err);
-    if (status == PL_OK && layout == PL_LAYOUT_PLAIN) {
-        status = pl_file_writer_add(&w, src, err);
-    } else if (status == PL_OK) {
-        size_t row_size = pl_type_row_size(type, ne[0]);
-        int64_t rows = rows_of(ne), longest = slab_end(0, rows, row_size);
-        longest = longest == rows ? rows : longest + GROUP_ROWS;
-        slab = pl_alloc((size_t)longest * row_size);
-        if (slab == NULL) status = no_memory(err);
-        for (int64_t row = 0, end; status == PL_OK && row < rows; row = end) {
-            end = slab_end(row, rows, row_size);
-            int64_t part[4] = {ne[0], end - row, 1, 1};
-            s->backend->vt->pack(s->backend, layout, type, part, src.data + (size_t)row * row_size, slab, 0, end - row);
-            status = pl_file_writer_add(&w, (pl_bytes){slab, (size_t)(end - row) * row_size}, err);
-        }
-    }
+    pl_status status = path && o.room ? pl_file_writer_open(w, path, 0600, err) : no_memory(err);
+    if (status == PL_OK) status = write_packed(s, layout, type, ne, src, mapped, &o, err);
     /* The header comes last, when the checksum of what the file really holds is known. */
-    if (status == PL_OK) status = pl_mapped_open(&written, w.temp, err);
+    if (status == PL_OK) status = pl_mapped_open(&written, w->temp, err);
     if (status == PL_OK) {
         pl_bytes data = {written.bytes.data + HEADER_SIZE, written.bytes.size - HEADER_SIZE};
+        uint8_t header[HEADER_SIZE];
         write_header(header, layout, type, type == PL_TYPE_COUNT ? no_shape : ne, data.size, hash,
                      chained_checksum(data));
-        if (pwrite(w.fd, header, sizeof header, 0) != (ssize_t)sizeof header)
+        if (pwrite(w->fd, header, sizeof header, 0) != (ssize_t)sizeof header)
             status = fail_errno(err, path, "cannot be written");
     }
     pl_mapped_close(&written);
+    pl_free(o.room);
+    pl_free(path);
+    return status;
+}
+
+/* The same as a whole. */
+static pl_status put_tensor(pl_store *s, const pl_hash *hash, pl_type type, const int64_t ne[4], pl_bytes src,
+                            bool mapped, pl_error *err)
+{
+    pl_file_writer w = {0};
+    pl_status status = write_tensor(s, hash, type, ne, src, mapped, &w, err);
     if (status == PL_OK) status = pl_file_writer_commit(&w, err);
     pl_file_writer_abort(&w);
-    pl_free(slab);
-    pl_free(path);
     return status;
 }
 
@@ -380,7 +444,7 @@ pl_status pl_store_finish(pl_store_writer *w, pl_error *err)
     if ((s = pl_mapped_open(&part, w->path, err)) == PL_OK) {
         pl_hash got = pl_hash_of(part.bytes);
         if (pl_hash_eq(&got, &w->hash)) {
-            s = write_tensor(w->store, &w->hash, w->type, w->ne, part.bytes, err);
+            s = put_tensor(w->store, &w->hash, w->type, w->ne, part.bytes, true, err);
         } else {
             char want_hex[2 * PL_HASH_SIZE + 1], got_hex[2 * PL_HASH_SIZE + 1];
             pl_hash_hex(&w->hash, want_hex);
@@ -405,8 +469,136 @@ pl_status pl_store_import(pl_store *s, const pl_gguf *g, size_t i, const pl_hash
     if (pl_store_has(s, hash, NULL)) return PL_OK;
     if (t->data == NULL)
         return pl_fail(err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
-    pl_status status = write_tensor(s, hash, t->type, t->ne, (pl_bytes){t->data, t->size}, err);
+    pl_status status = put_tensor(s, hash, t->type, t->ne, (pl_bytes){t->data, t->size}, is_mapped(g), err);
     return status == PL_OK ? PL_OK : pl_note(err, status, "tensor %.*s", PL_STR_ARG(t->name));
+}
+
+/* --- Work of all processors --- */
+
+/* Goes over n tensors. */
+typedef struct crew {
+    pl_store *store;
+    const pl_gguf *g;
+    const size_t *tensors; /* NULL: 0 to n - 1 */
+    const pl_hash *const *hashes;
+    pl_hash *out;
+    size_t n;
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    uint64_t total;
+    _Atomic uint64_t done;
+    pthread_mutex_t lock; /* of status and err */
+    pl_status status;     /* the first failure */
+    pl_error err;
+} crew;
+
+static void crew_failed(crew *c, pl_status status, const pl_error *err)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->status == PL_OK) {
+        c->status = status;
+        c->err = *err;
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Counts bytes; the caller's own thread also tells. */
+static void crew_did(crew *c, int i_thread, uint64_t bytes)
+{
+    uint64_t done = atomic_fetch_add(&c->done, bytes) + bytes;
+    if (i_thread == 0 && c->progress) c->progress(c->user, done, c->total);
+}
+
+static pl_status crew_run(crew *c, void (*fn)(pl_team *team, int i_thread, int n_threads, void *user), pl_error *err)
+{
+    for (size_t i = 0; i < c->n; i++) c->total += pl_gguf_tensor_at(c->g, c->tensors ? c->tensors[i] : i)->size;
+    int n_threads = pl_sys_cpus();
+    if ((size_t)n_threads > c->n) n_threads = c->n ? (int)c->n : 1;
+    pl_pool *pool;
+    PL_TRY(pl_pool_new(&pool, (pl_pool_options){.n_threads = n_threads, .poll = 0}, err));
+    pthread_mutex_init(&c->lock, NULL);
+    pl_pool_run(pool, fn, c);
+    pthread_mutex_destroy(&c->lock);
+    pl_pool_free(pool);
+    if (c->progress && c->status == PL_OK) c->progress(c->user, c->total, c->total);
+    if (c->status != PL_OK) *err = c->err;
+    return c->status;
+}
+
+static void commit_crew(crew *c, pl_file_writer *w, size_t *n)
+{
+    pl_error err = {0};
+    pl_status status = pl_file_writer_commit_all(w, *n, &err);
+    if (status != PL_OK) crew_failed(c, status, &err);
+    for (size_t i = 0; i < *n; i++) pl_file_writer_abort(&w[i]);
+    *n = 0;
+}
+
+static void import_some(pl_team *team, int i_thread, int n_threads, void *user)
+{
+    (void)n_threads;
+    crew *c = user;
+    pl_file_writer waiting[COMMIT_TOGETHER] = {0};
+    size_t n_waiting = 0;
+    for (size_t i; (i = (size_t)pl_team_next(team)) < c->n;) {
+        const pl_gguf_tensor *t = pl_gguf_tensor_at(c->g, c->tensors[i]);
+        pl_error err = {0};
+        pl_status status = PL_OK;
+        if (!pl_store_has(c->store, c->hashes[i], NULL)) {
+            pl_file_writer *w = &waiting[n_waiting];
+            *w = (pl_file_writer){0};
+            status = t->data ? write_tensor(c->store, c->hashes[i], t->type, t->ne, (pl_bytes){t->data, t->size},
+                                            is_mapped(c->g), w, &err)
+                             : pl_fail(&err, PL_ERR_NOT_FOUND, "its bytes are not in this file");
+            if (status == PL_OK)
+                n_waiting++;
+            else
+                pl_file_writer_abort(w);
+        }
+        if (status != PL_OK) crew_failed(c, pl_note(&err, status, "tensor %.*s", PL_STR_ARG(t->name)), &err);
+        if (n_waiting == COMMIT_TOGETHER) commit_crew(c, waiting, &n_waiting);
+        crew_did(c, i_thread, t->size);
+    }
+    commit_crew(c, waiting, &n_waiting);
+}
+
+pl_status pl_store_import_all(pl_store *s, const pl_gguf *g, const size_t *tensors, const pl_hash *const *hashes,
+                              size_t n, void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
+                              pl_error *err)
+{
+    /* With all of them there, which is every start but the first, no thread has to be made. */
+    size_t missing = 0;
+    for (size_t i = 0; i < n; i++) missing += !pl_store_has(s, hashes[i], NULL);
+    if (missing == 0) return PL_OK;
+    crew c = {.store = s, .g = g, .tensors = tensors, .hashes = hashes, .n = n, .progress = progress, .user = user};
+    return crew_run(&c, import_some, err);
+}
+
+static void hash_some(pl_team *team, int i_thread, int n_threads, void *user)
+{
+    (void)n_threads;
+    crew *c = user;
+    for (size_t i; (i = (size_t)pl_team_next(team)) < c->n;) {
+        const pl_gguf_tensor *t = pl_gguf_tensor_at(c->g, i);
+        if (t->data == NULL) {
+            pl_error err;
+            pl_status status =
+                pl_fail(&err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
+            crew_failed(c, status, &err);
+            return;
+        }
+        pl_hasher h;
+        pl_hasher_init(&h);
+        for (uint64_t at = 0; at < t->size;) {
+            size_t piece = t->size - at < HASH_BYTES ? (size_t)(t->size - at) : HASH_BYTES;
+            pl_bytes bytes = {(const uint8_t *)t->data + at, piece};
+            pl_hasher_add(&h, bytes);
+            if (is_mapped(c->g)) pl_mapped_dontneed(bytes);
+            at += piece;
+            crew_did(c, i_thread, piece);
+        }
+        c->out[i] = pl_hasher_done(&h);
+    }
 }
 
 /* --- Giving out --- */
@@ -536,26 +728,8 @@ pl_status pl_store_hash_gguf(pl_store *s, const pl_gguf *g, pl_hash *out,
             known = parse_index(pl_buf_str(&file), pl_buf_str(&head), n, out);
     }
     if (!known) {
-        uint64_t total = 0, done = 0;
-        for (size_t i = 0; i < n; i++) total += pl_gguf_tensor_at(g, i)->size;
-        for (size_t i = 0; i < n && status == PL_OK; i++) {
-            const pl_gguf_tensor *t = pl_gguf_tensor_at(g, i);
-            if (t->data == NULL) {
-                status =
-                    pl_fail(err, PL_ERR_NOT_FOUND, "tensor %.*s: its bytes are not in this file", PL_STR_ARG(t->name));
-                break;
-            }
-            pl_hasher h;
-            pl_hasher_init(&h);
-            for (uint64_t at = 0; at < t->size;) {
-                size_t piece = t->size - at < HASH_BYTES ? (size_t)(t->size - at) : HASH_BYTES;
-                pl_hasher_add(&h, (pl_bytes){(const uint8_t *)t->data + at, piece});
-                at += piece;
-                done += piece;
-                if (progress) progress(user, done, total);
-            }
-            out[i] = pl_hasher_done(&h);
-        }
+        crew c = {.g = g, .out = out, .n = n, .progress = progress, .user = user};
+        status = crew_run(&c, hash_some, err);
         if (status == PL_OK && path) {
             for (size_t i = 0; i < n; i++) {
                 char hex[2 * PL_HASH_SIZE + 1];

@@ -49,10 +49,14 @@ void pl_store_abandon(pl_store_writer *w); /* keeps the part file */
 /* Takes in tensor i of an open file, whose hash is known: packs straight from its map. PL_OK at once when the store has it. */
 PL_MUST_CHECK pl_status pl_store_import(pl_store *s, const pl_gguf *g, size_t i, const pl_hash *hash, pl_error *err);
 
+/* The same for n tensors of the file, with a thread for each processor; hashes[i] belongs to tensors[i]. Goes on behind a
+ * failure, and gives the first one. progress is called by this thread with the bytes done and in total; NULL is allowed. */
+PL_MUST_CHECK pl_status pl_store_import_all(pl_store *s, const pl_gguf *g, const size_t *tensors, const pl_hash *const *hashes, size_t n, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, pl_error *err);
+
 /* GGUF bytes of a stored tensor, offset..offset+size-1, for peers. */
 PL_MUST_CHECK pl_status pl_store_read(pl_store *s, const pl_hash *hash, uint64_t offset, size_t size, pl_buf *out, pl_error *err);
 
-/* Hashes of all tensors of g (out[i] for tensor i), from the index when the file is unchanged, else by hashing (progress is called
+/* Hashes of all tensors of g (out[i] for tensor i), from the index when the file is unchanged, else by hashing with a thread for each processor (progress is called
  * with bytes done and total; NULL is allowed) and then remembered when the store can be written. s NULL: hashes always. */
 PL_MUST_CHECK pl_status pl_store_hash_gguf(pl_store *s, const pl_gguf *g, pl_hash *out, void (*progress)(void *user, uint64_t done, uint64_t total), void *user, pl_error *err);
 

@@ -168,6 +168,30 @@ class Cli(unittest.TestCase):
             self.assertEqual(shifted[1].stdout, shifted[0].stdout)
             self.assertEqual(shifted[2].stdout, shifted[0].stdout)
 
+    def test_memory_is_what_was_planned_and_overcommit_runs_what_does_not_fit(self):
+        with tempfile.TemporaryDirectory() as d:
+            model = os.path.join(d, "wide.gguf")
+            subprocess.run([os.environ["PACELINE_MAKE_MODEL"], model, "embd=256", "ff=1536", "layers=8", "type=F32"], check=True)
+            env = dict(os.environ, XDG_CONFIG_HOME=d, XDG_CACHE_HOME=d)
+            words = ["run", "-m", model, "-n", "4", "-c", "256", "-p", "hello", "--temp", "0", "--no-conversation"]
+            first = paceline(*words, env=env)
+            self.assertEqual(first.returncode, 0, first.stderr)
+            for way in ([], ["--no-mmap"], ["--mlock"], ["--no-pack"]):
+                p = subprocess.Popen([PACELINE, *words, *way], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+                out = p.stdout.read().decode()
+                _, status, usage = os.wait4(p.pid, 0)
+                p.returncode = os.waitstatus_to_exitcode(status)
+                p.stdout.close()
+                self.assertEqual((p.returncode, out), (0, first.stdout), way)
+                if way != ["--no-mmap"]:  # the file's pages and their copy may be there at once
+                    # weights, 8 MiB for a KV cache and buffers of this size, and what is allowed beside them
+                    self.assertLess(usage.ru_maxrss * 1024, os.path.getsize(model) + (8 << 20) + (32 << 20), way)
+            r = paceline(*words, "--mem", "36MiB", env=env)
+            self.assertEqual(r.returncode, 73, r.stderr)
+            r = paceline(*words, "--mem", "36MiB", "--overcommit", env=env)
+            self.assertEqual((r.returncode, r.stdout), (0, first.stdout), r.stderr)
+            self.assertIn("larger than memory", r.stderr)
+
     def test_a_graph_is_printed_and_a_run_is_profiled(self):
         with tempfile.TemporaryDirectory() as d:
             model = harness.fixture_model(d)

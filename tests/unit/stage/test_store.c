@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/alloc.h"
+#include "engine/gguf/write.h"
 #include "engine/stage/load.h"
 #include "tests/fixtures/fixtures.h"
 #include "tests/fixtures/rig.h"
@@ -304,10 +305,12 @@ START_TEST(a_second_start_hashes_nothing_and_packs_nothing)
     /* From the file and from the cache alone: the same weights, packed. */
     pl_loaded *from_file, *from_store;
     last = 0;
-    ck_ok(pl_loaded_from_file(&from_file, store, g, p, 0, 2, count_progress, &last, &err), err);
+    ck_ok(pl_loaded_from_file(&from_file, store, g, p, 0, 2,
+                              &(pl_load_options){.progress = count_progress, .user = &last}, &err),
+          err);
     size_t list[64], n = pl_model_stage_tensors(p, 0, 2, list);
     for (size_t i = 0; i < n; i++) again[i] = hashes[list[i]];
-    ck_ok(pl_loaded_from_store(&from_store, store, g, p, 0, 2, again, &err), err);
+    ck_ok(pl_loaded_from_store(&from_store, store, g, p, 0, 2, again, NULL, &err), err);
     for (size_t i = 0; i < n; i++) {
         const pl_weight *a = &pl_loaded_weights(from_file)[i], *b = &pl_loaded_weights(from_store)[i];
         const pl_gguf_tensor *t = pl_gguf_tensor_at(g, list[i]);
@@ -317,9 +320,9 @@ START_TEST(a_second_start_hashes_nothing_and_packs_nothing)
     pl_loaded_close(from_file);
     pl_loaded_close(from_store);
     again[n / 2].b[0] ^= 1;
-    ck_status(pl_loaded_from_store(&from_store, store, g, p, 0, 2, again, &err), PL_ERR_NOT_FOUND, err);
+    ck_status(pl_loaded_from_store(&from_store, store, g, p, 0, 2, again, NULL, &err), PL_ERR_NOT_FOUND, err);
     again[n / 2] = again[0]; /* a tensor that is there, but another one */
-    ck_status(pl_loaded_from_store(&from_store, store, g, p, 0, 2, again, &err), PL_ERR_FORMAT, err);
+    ck_status(pl_loaded_from_store(&from_store, store, g, p, 0, 2, again, NULL, &err), PL_ERR_FORMAT, err);
     pl_model_profile_close(p);
     pl_gguf_close(g);
 
@@ -340,13 +343,92 @@ START_TEST(without_a_cache_the_file_is_used_as_it_is)
     rig_model m;
     rig_model_from_bytes(&m, tiny_gguf());
     pl_loaded *l;
-    ck_ok(pl_loaded_from_file(&l, NULL, m.g, m.p, 0, 1, NULL, NULL, &err), err);
+    ck_ok(pl_loaded_from_file(&l, NULL, m.g, m.p, 0, 1, NULL, &err), err);
     size_t list[64];
     ck_assert(pl_model_stage_tensors(m.p, 0, 1, list) > 0);
     ck_assert(pl_loaded_weights(l)[0].layout == PL_LAYOUT_PLAIN &&
               pl_loaded_weights(l)[0].data == pl_gguf_tensor_at(m.g, list[0])->data);
     pl_loaded_close(l);
     rig_model_close(&m);
+}
+END_TEST
+
+START_TEST(weights_are_the_same_mapped_copied_locked_and_lazy)
+{
+    static const pl_load_options ways[] = {
+        {0}, {.copy = true}, {.lock = true}, {.lazy = true}, {.copy = true, .lock = true}};
+    pl_error err = {0};
+    char path[160];
+    pl_gguf *g;
+    pl_model_profile *p;
+    tiny_gguf_file(dir, "model.gguf", path, .type = PL_TYPE_Q4_0);
+    ck_ok(pl_gguf_open(&g, path, &err), err);
+    ck_ok(pl_model_profile_open(&p, g, &err), err);
+    size_t list[64], n = pl_model_stage_tensors(p, 0, 2, list);
+    pl_loaded *first, *l;
+    ck_ok(pl_loaded_from_file(&first, store, g, p, 0, 2, NULL, &err), err);
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        for (int packed = 0; packed < 2; packed++) {
+            ck_ok(pl_loaded_from_file(&l, packed ? store : NULL, g, p, 0, 2, &ways[w], &err), err);
+            for (size_t i = 0; i < n; i++) {
+                const pl_weight *a = &pl_loaded_weights(l)[i], *b = &pl_loaded_weights(first)[i];
+                const pl_gguf_tensor *t = pl_gguf_tensor_at(g, list[i]);
+                ck_assert((uintptr_t)a->data % 32 == 0);
+                if (packed) ck_assert(a->layout == b->layout && memcmp(a->data, b->data, t->size) == 0);
+                if (!packed) ck_assert(a->layout == PL_LAYOUT_PLAIN && memcmp(a->data, t->data, t->size) == 0);
+                ck_assert(packed || (a->data == t->data) == !ways[w].copy);
+            }
+            pl_loaded_close(l);
+        }
+    }
+    pl_loaded_close(first);
+    pl_model_profile_close(p);
+    pl_gguf_close(g);
+}
+END_TEST
+
+START_TEST(tensors_are_taken_in_together_and_one_that_is_not_here_is_named)
+{
+    pl_error err = {0};
+    char path[160];
+    pl_gguf *g;
+    tiny_gguf_file(dir, "model.gguf", path, .type = PL_TYPE_Q8_0, .n_layer = 5);
+    ck_ok(pl_gguf_open(&g, path, &err), err);
+    size_t n = pl_gguf_n_tensors(g), list[128];
+    pl_hash hashes[128], wrong;
+    const pl_hash *of[128];
+    ck_assert(n > 32 && n <= 128); /* more than wait for the disk together */
+    ck_ok(pl_store_hash_gguf(store, g, hashes, NULL, NULL, &err), err);
+    for (size_t i = 0; i < n; i++) list[i] = i, of[i] = &hashes[i];
+    uint64_t last = 0;
+    n_progress = 0;
+    ck_ok(pl_store_import_all(store, g, list, of, n, count_progress, &last, &err), err);
+    ck_assert_uint_gt(n_progress, 0);
+    pl_store_report report;
+    ck_ok(pl_store_verify(store, &report, &err), err);
+    ck_assert(report.n_bad == 0 && report.n > 32);
+    for (size_t i = 0; i < n; i++) ck_assert(pl_store_has(store, of[i], NULL));
+    n_progress = 0;
+    ck_ok(pl_store_import_all(store, g, list, of, n, count_progress, &last, &err), err);
+    ck_assert_uint_eq(n_progress, 0);
+    pl_gguf_close(g);
+
+    /* A header alone: its tensors have no bytes. */
+    pl_buf header = {0};
+    ck_ok(pl_gguf_open(&g, path, &err), err);
+    ck_ok(pl_gguf_header_write(g, &header, &err), err);
+    pl_gguf_close(g);
+    ck_ok(pl_gguf_open_bytes(&g, pl_buf_bytes(&header), true, &err), err);
+    wrong = hashes[3];
+    wrong.b[0] ^= 1;
+    of[3] = &wrong;
+    ck_status(pl_store_import_all(store, g, list, of, n, NULL, NULL, &err), PL_ERR_NOT_FOUND, err);
+    pl_str name = pl_gguf_tensor_at(g, 3)->name;
+    char text[64];
+    snprintf(text, sizeof text, "%.*s", PL_STR_ARG(name));
+    ck_says(err, text);
+    pl_gguf_close(g);
+    pl_buf_fini(&header);
 }
 END_TEST
 
@@ -364,6 +446,8 @@ Suite *store_suite(void)
     tcase_add_test(t, damage_is_found);
     tcase_add_test(t, a_second_start_hashes_nothing_and_packs_nothing);
     tcase_add_test(t, without_a_cache_the_file_is_used_as_it_is);
+    tcase_add_test(t, weights_are_the_same_mapped_copied_locked_and_lazy);
+    tcase_add_test(t, tensors_are_taken_in_together_and_one_that_is_not_here_is_named);
     suite_add_tcase(s, t);
     return s;
 }
