@@ -4,30 +4,55 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Eight partial sums, so that compilers can keep them in vectors; the order is the same everywhere. */
-enum { LANES = 8 };
+/* Four partial sums, in what every compiler has for vectors; the order is the same everywhere. */
+typedef float f4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+enum { LANES = 4 };
 
-INLINE float total(const float s[LANES])
+INLINE f4 load(const float *p)
 {
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    f4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
-/* v within low..high to the nearest integer, as a float. NaN becomes low. */
-INLINE float round_between(float v, float low, float high)
+INLINE float total(f4 s)
 {
-    v = v > low ? v : low;
-    v = v < high ? v : high;
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+
+INLINE f4 choose(i4 mask, f4 a, f4 b)
+{
+    return (f4)((mask & (i4)a) | (~mask & (i4)b));
+}
+
+/* v within low..high to the nearest integer. NaN becomes low. */
+INLINE f4 round_between(f4 v, float low, float high)
+{
+    const f4 l = (f4){0} + low, h = (f4){0} + high;
+    v = choose(v > l, v, l);
+    v = choose(v < h, v, h);
     return (v + 12582912.0f) - 12582912.0f;
 }
 
 float pl_fit_error(const float *x, const float *w, const float *q, int n, float s, float m)
 {
-    float sum[LANES] = {0};
+    f4 sum = {0};
     for (int i = 0; i < n; i += LANES) {
-        for (int l = 0; l < LANES; l++) {
-            float e = x[i + l] - (s * q[i + l] + m);
-            sum[l] += w[i + l] * e * e;
-        }
+        f4 e = load(x + i) - (load(q + i) * s + m);
+        sum += load(w + i) * e * e;
+    }
+    return total(sum);
+}
+
+float pl_fit_round(const float *x, const float *w, int n, int low, int high, float s, float m, float *q)
+{
+    float inverse = pl_inverse(s);
+    f4 sum = {0};
+    for (int i = 0; i < n; i += LANES) {
+        f4 v = load(x + i), r = round_between((v - m) * inverse, (float)low, (float)high), e = v - (r * s + m);
+        memcpy(q + i, &r, sizeof r);
+        sum += load(w + i) * e * e;
     }
     return total(sum);
 }
@@ -61,18 +86,16 @@ INLINE gain gain_of(float qx, float qq)
 
 static gain try_symmetric(const float *x, const float *w, int n, float low, float high, float inverse)
 {
-    float qx[LANES] = {0}, qq[LANES] = {0};
+    f4 qx = {0}, qq = {0};
     for (int i = 0; i < n; i += LANES) {
-        for (int l = 0; l < LANES; l++) {
-            float q = round_between(x[i + l] * inverse, low, high), wq = w[i + l] * q;
-            qx[l] += wq * x[i + l];
-            qq[l] += wq * q;
-        }
+        f4 v = load(x + i), q = round_between(v * inverse, low, high), wq = load(w + i) * q;
+        qx += wq * v;
+        qq += wq * q;
     }
     return gain_of(total(qx), total(qq));
 }
 
-enum { STEPS = 18, REFINEMENTS = 4 };
+enum { STEPS = 12, REFINEMENTS = 4 };
 
 /* The factor of candidate i of the width of a step: below 1 the largest values are cut off, above 1 room is wasted.
  * Coarse types profit from cutting much, fine ones from trying what differs by a fraction of a step. */
@@ -107,43 +130,64 @@ float pl_fit_symmetric(const float *x, const float *w, int n, int low, int high)
 
 /* --- Levels. --- */
 
-void pl_nearest_init(pl_nearest *t, const int8_t levels[16])
+void pl_levels_init(pl_levels *t, const int8_t levels[16])
 {
+    t->lowest = levels[0];
+    t->highest = levels[15];
     for (int i = 0, at = 0; i < 512; i++) {
-        /* Between two levels stands a half of an integer, so that no cell has a border within. */
         while (at < 15 && i - 256 >= levels[at] + levels[at + 1]) at++;
-        t->of_half[i] = (uint8_t)at;
+        t->code[i] = (uint8_t)at;
+        t->level[i] = levels[at];
     }
 }
 
-static gain try_levels(const float *x, const float *w, int n, const int8_t levels[16], const pl_nearest *t,
-                       float inverse)
+/* The levels nearest to v * inverse. */
+INLINE f4 nearest(f4 v, float inverse, const pl_levels *t)
 {
-    float qx = 0, qq = 0;
-    for (int i = 0; i < n; i++) {
-        float q = levels[pl_nearest_level(t, x[i] * inverse)], wq = w[i] * q;
-        qx += wq * x[i];
+    f4 at = v * (2 * inverse) + 256, q;
+    at = choose(at > 0, at, (f4){0});
+    at = choose(at < 511, at, (f4){0} + 511);
+    i4 cell = __builtin_convertvector(at, i4);
+    for (int l = 0; l < LANES; l++) q[l] = t->level[cell[l]];
+    return q;
+}
+
+static gain try_levels(const float *x, const float *w, int n, const pl_levels *t, float inverse)
+{
+    f4 qx = {0}, qq = {0};
+    for (int i = 0; i < n; i += LANES) {
+        f4 v = load(x + i), q = nearest(v, inverse, t), wq = load(w + i) * q;
+        qx += wq * v;
         qq += wq * q;
     }
-    return gain_of(qx, qq);
+    return gain_of(total(qx), total(qq));
 }
 
-float pl_fit_levels(const float *x, const float *w, int n, const int8_t levels[16])
+float pl_levels_error(const float *x, const float *w, int n, const pl_levels *t, float s)
+{
+    float inverse = pl_inverse(s);
+    f4 sum = {0};
+    for (int i = 0; i < n; i += LANES) {
+        f4 v = load(x + i), e = v - nearest(v, inverse, t) * s;
+        sum += load(w + i) * e * e;
+    }
+    return total(sum);
+}
+
+float pl_fit_levels(const float *x, const float *w, int n, const pl_levels *t)
 {
     float extreme = extreme_of(x, n);
     if (extreme == 0) return 0;
-    pl_nearest t;
-    pl_nearest_init(&t, levels);
-    gain best = {extreme / (float)levels[0], -1};
+    gain best = {extreme / t->lowest, -1};
     for (int side = 0; side < 2; side++) {
-        float end = side ? (float)levels[15] : (float)levels[0];
+        float end = side ? t->highest : t->lowest;
         for (int i = 0; i < STEPS; i++) {
-            gain g = try_levels(x, w, n, levels, &t, end / (extreme * width_of(i, 16)));
+            gain g = try_levels(x, w, n, t, end / (extreme * width_of(i, 16)));
             if (g.gain > best.gain) best = g;
         }
     }
     for (int i = 0; i < REFINEMENTS; i++) {
-        gain g = try_levels(x, w, n, levels, &t, pl_inverse(best.scale));
+        gain g = try_levels(x, w, n, t, pl_inverse(best.scale));
         if (!(g.gain > best.gain)) break;
         best = g;
     }
@@ -156,20 +200,18 @@ typedef struct line {
     float scale, minimum, error;
 } line;
 
-/* Rounds (x + minimum) * inverse and solves for the line. The error is INFINITY when there is none. */
+/* Rounds (x + minimum) * inverse and solves for the line. The error, less the sum of w * x * x, is INFINITY when there
+ * is none. */
 static line try_offset(const float *x, const float *w, int n, int q_max, bool any_minimum, float minimum, float inverse)
 {
-    float q[PL_FIT_MAX], sq[LANES] = {0}, sqq[LANES] = {0}, sqx[LANES] = {0}, sw[LANES] = {0}, sx[LANES] = {0};
+    f4 sq = {0}, sqq = {0}, sqx = {0}, sw = {0}, sx = {0};
     for (int i = 0; i < n; i += LANES) {
-        for (int l = 0; l < LANES; l++) {
-            float v = round_between((x[i + l] + minimum) * inverse, 0, (float)q_max), wq = w[i + l] * v;
-            q[i + l] = v;
-            sq[l] += wq;
-            sqq[l] += wq * v;
-            sqx[l] += wq * x[i + l];
-            sw[l] += w[i + l];
-            sx[l] += w[i + l] * x[i + l];
-        }
+        f4 v = load(x + i), wi = load(w + i), q = round_between((v + minimum) * inverse, 0, (float)q_max), wq = wi * q;
+        sq += wq;
+        sqq += wq * q;
+        sqx += wq * v;
+        sw += wi;
+        sx += wi * v;
     }
     float sum_q = total(sq), sum_qq = total(sqq), sum_qx = total(sqx), sum_w = total(sw), sum_x = total(sx);
     float determinant = sum_w * sum_qq - sum_q * sum_q;
@@ -181,7 +223,7 @@ static line try_offset(const float *x, const float *w, int n, int q_max, bool an
         r.minimum = 0;
         r.scale = sum_qx / sum_qq;
     }
-    if (r.scale > 0) r.error = pl_fit_error(x, w, q, n, r.scale, -r.minimum);
+    if (r.scale > 0) r.error = r.minimum * sum_x - r.scale * sum_qx;
     return r;
 }
 
@@ -216,20 +258,35 @@ void pl_fit_offset(const float *x, const float *w, int n, int q_max, bool any_mi
     *minimum = best.minimum;
 }
 
+/* The weights of the block at at: ones where nothing else is said. */
+static const float *weights_at(const float *weights, int64_t at, int64_t n_per_row, int block, const float *ones)
+{
+    if (weights == NULL) return ones;
+    const float *w = weights + at % n_per_row;
+    for (int i = 0; i < block; i++)
+        if (w[i] > 0) return w;
+    return ones; /* columns that nobody ever used count alike */
+}
+
 void pl_encode_blocks(const float *src, void *dst, int64_t n, int64_t n_per_row, const float *weights, int block,
                       size_t bytes, void (*encode)(const float *x, const float *w, uint8_t *b))
 {
     float ones[PL_FIT_MAX];
     for (int i = 0; i < PL_FIT_MAX; i++) ones[i] = 1;
     uint8_t *b = dst;
-    for (int64_t at = 0; at < n; at += block, b += bytes) {
-        const float *w = ones;
-        if (weights) {
-            float largest = 0;
-            const float *of = weights + at % n_per_row;
-            for (int i = 0; i < block; i++) largest = of[i] > largest ? of[i] : largest;
-            if (largest > 0) w = of; /* columns that nobody ever used count alike */
-        }
-        encode(src + at, w, b);
-    }
+    for (int64_t at = 0; at < n; at += block, b += bytes)
+        encode(src + at, weights_at(weights, at, n_per_row, block, ones), b);
+}
+
+void pl_encode_blocks_levels(const float *src, void *dst, int64_t n, int64_t n_per_row, const float *weights, int block,
+                             size_t bytes, const int8_t levels[16],
+                             void (*encode)(const float *x, const float *w, const pl_levels *t, uint8_t *b))
+{
+    float ones[PL_FIT_MAX];
+    for (int i = 0; i < PL_FIT_MAX; i++) ones[i] = 1;
+    pl_levels t;
+    pl_levels_init(&t, levels);
+    uint8_t *b = dst;
+    for (int64_t at = 0; at < n; at += block, b += bytes)
+        encode(src + at, weights_at(weights, at, n_per_row, block, ones), &t, b);
 }

@@ -53,19 +53,14 @@ void pl_nvfp4_to_float(const void *src, float *dst, int64_t n)
     }
 }
 
+static const int8_t ascending[16] = {-12, -8, -6, -4, -3, -2, -1, 0, 0, 1, 2, 3, 4, 6, 8, 12};
+
 /* The nearest level's code: the magnitude's and the sign. Ties go to the smaller magnitude. */
 static int code_of(float v)
 {
     float a = v < 0 ? -v : v;
     int code = (a > 0.5f) + (a > 1.5f) + (a > 2.5f) + (a > 3.5f) + (a > 5) + (a > 7) + (a > 10);
     return v < 0 && code > 0 ? code | 8 : code;
-}
-
-static float error_of(const float *x, const float *w, int n, float d)
-{
-    float inverse = pl_inverse(d), q[N_MX];
-    for (int i = 0; i < n; i++) q[i] = pl_fp4_levels[code_of(x[i] * inverse)];
-    return pl_fit_error(x, w, q, n, d, 0);
 }
 
 static float largest_of(const float *x, int n)
@@ -85,14 +80,14 @@ static void encode(const float *x, int half, float d, uint8_t *qs)
 }
 
 /* Of the code whose scale makes the largest value the largest level, and some around it, that with the least error. */
-static uint8_t best_code(const float *x, const float *w, int n, int middle, int below, int above, int code_max,
-                         float (*scale_of)(uint8_t code))
+static uint8_t best_code(const float *x, const float *w, int n, const pl_levels *t, int middle, int below, int above,
+                         int code_max, float (*scale_of)(uint8_t code))
 {
     int best = middle;
-    float least = error_of(x, w, n, scale_of((uint8_t)middle));
+    float least = pl_levels_error(x, w, n, t, scale_of((uint8_t)middle));
     for (int c = middle - below; c <= middle + above; c++) {
         if (c < 0 || c > code_max || c == middle) continue;
-        float error = error_of(x, w, n, scale_of((uint8_t)c));
+        float error = pl_levels_error(x, w, n, t, scale_of((uint8_t)c));
         if (error < least) {
             least = error;
             best = c;
@@ -101,27 +96,29 @@ static uint8_t best_code(const float *x, const float *w, int n, int middle, int 
     return (uint8_t)best;
 }
 
-static void encode_mxfp4(const float *x, const float *w, uint8_t *b)
+static void encode_mxfp4(const float *x, const float *w, const pl_levels *t, uint8_t *b)
 {
     enum { E_MAX = 252 }; /* above, the largest level is infinite */
     float largest = largest_of(x, N_MX);
     int e = 0;
-    while (e < E_MAX && pl_mxfp4_scale((uint8_t)e) * 12 < largest) e++;
-    b[0] = largest > 0 ? best_code(x, w, N_MX, e, 2, 0, E_MAX, pl_mxfp4_scale) : 0;
+    for (int bit = 128; bit > 0; bit /= 2)
+        if (e + bit <= E_MAX && pl_mxfp4_scale((uint8_t)(e + bit)) * 12 < largest) e += bit;
+    b[0] = largest > 0 ? best_code(x, w, N_MX, t, e, 1, 1, E_MAX, pl_mxfp4_scale) : 0;
     encode(x, N_MX / 2, pl_mxfp4_scale(b[0]), b + 1);
 }
-PL_TYPE_ENCODERS(mxfp4, N_MX, MX_BYTES)
+PL_TYPE_ENCODERS_LEVELS(mxfp4, N_MX, MX_BYTES, ascending)
 
-static void encode_nvfp4(const float *x, const float *w, uint8_t *b)
+static void encode_nvfp4(const float *x, const float *w, const pl_levels *t, uint8_t *b)
 {
     enum { CODE_MAX = 0x7E };
     for (int j = 0; j < N_NV / NV_SUB; j++) {
         const float *xj = x + j * NV_SUB;
         float largest = largest_of(xj, NV_SUB);
-        int code = 0;
-        while (code < CODE_MAX && pl_nvfp4_scale((uint8_t)code) * 12 < largest) code++;
-        b[j] = largest > 0 ? best_code(xj, w + j * NV_SUB, NV_SUB, code, 9, 5, CODE_MAX, pl_nvfp4_scale) : 0;
+        int code = 0; /* scales ascend with their codes */
+        for (int bit = 64; bit > 0; bit /= 2)
+            if (code + bit <= CODE_MAX && pl_nvfp4_scale((uint8_t)(code + bit)) * 12 < largest) code += bit;
+        b[j] = largest > 0 ? best_code(xj, w + j * NV_SUB, NV_SUB, t, code, 8, 6, CODE_MAX, pl_nvfp4_scale) : 0;
         encode(xj, NV_SUB / 2, pl_nvfp4_scale(b[j]), b + 4 + j * NV_SUB / 2);
     }
 }
-PL_TYPE_ENCODERS(nvfp4, N_NV, NV_BYTES)
+PL_TYPE_ENCODERS_LEVELS(nvfp4, N_NV, NV_BYTES, ascending)

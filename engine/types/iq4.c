@@ -38,37 +38,25 @@ void pl_iq4_xs_to_float(const void *src, float *dst, int64_t n)
     }
 }
 
-static void encode_sub(const float *x, const pl_nearest *t, float d, uint8_t *qs)
+static void encode_sub(const float *x, const pl_levels *t, float d, uint8_t *qs)
 {
     float inverse = pl_inverse(d);
     for (int i = 0; i < SUB / 2; i++)
-        qs[i] = (uint8_t)(pl_nearest_level(t, x[i] * inverse) | pl_nearest_level(t, x[i + SUB / 2] * inverse) << 4);
+        qs[i] = (uint8_t)(pl_levels_nearest(t, x[i] * inverse) | pl_levels_nearest(t, x[i + SUB / 2] * inverse) << 4);
 }
 
-static void encode_iq4_nl(const float *x, const float *w, uint8_t *b)
+static void encode_iq4_nl(const float *x, const float *w, const pl_levels *t, uint8_t *b)
 {
-    pl_nearest t;
-    pl_nearest_init(&t, pl_iq4_levels);
-    pl_put_u16(b, pl_f32_to_f16(pl_fit_levels(x, w, SUB, pl_iq4_levels)));
-    encode_sub(x, &t, pl_f16_to_f32(pl_get_u16(b)), b + 2);
+    pl_put_u16(b, pl_f32_to_f16(pl_fit_levels(x, w, SUB, t)));
+    encode_sub(x, t, pl_f16_to_f32(pl_get_u16(b)), b + 2);
 }
-PL_TYPE_ENCODERS(iq4_nl, SUB, NL_BYTES)
+PL_TYPE_ENCODERS_LEVELS(iq4_nl, SUB, NL_BYTES, pl_iq4_levels)
 
-/* The weighted error of sub-block x under the scale d. */
-static float error_of(const float *x, const float *w, const pl_nearest *t, float d)
+static void encode_iq4_xs(const float *x, const float *w, const pl_levels *t, uint8_t *b)
 {
-    float inverse = pl_inverse(d), q[SUB];
-    for (int i = 0; i < SUB; i++) q[i] = pl_iq4_levels[pl_nearest_level(t, x[i] * inverse)];
-    return pl_fit_error(x, w, q, SUB, d, 0);
-}
-
-static void encode_iq4_xs(const float *x, const float *w, uint8_t *b)
-{
-    pl_nearest t;
-    pl_nearest_init(&t, pl_iq4_levels);
     float scale[N_XS / SUB], extreme = 0, largest = 0;
     for (int j = 0; j < N_XS / SUB; j++) {
-        scale[j] = pl_fit_levels(x + j * SUB, w + j * SUB, SUB, pl_iq4_levels);
+        scale[j] = pl_fit_levels(x + j * SUB, w + j * SUB, SUB, t);
         float a = scale[j] < 0 ? -scale[j] : scale[j];
         if (a > largest) {
             largest = a;
@@ -82,10 +70,10 @@ static void encode_iq4_xs(const float *x, const float *w, uint8_t *b)
     for (int j = 0; j < N_XS / SUB; j++) {
         const float *xj = x + j * SUB, *wj = w + j * SUB;
         int sc = pl_round_within(scale[j] * inverse, -32, 31), best = sc;
-        float least = error_of(xj, wj, &t, d * (float)sc);
+        float least = pl_levels_error(xj, wj, SUB, t, d * (float)sc);
         for (int other = sc - 1; other <= sc + 1; other += 2) {
             if (other < -32 || other > 31) continue;
-            float error = error_of(xj, wj, &t, d * (float)other);
+            float error = pl_levels_error(xj, wj, SUB, t, d * (float)other);
             if (error < least) {
                 least = error;
                 best = other;
@@ -93,8 +81,8 @@ static void encode_iq4_xs(const float *x, const float *w, uint8_t *b)
         }
         b[4 + j / 2] |= (uint8_t)(((best + 32) & 15) << j % 2 * 4);
         upper |= (uint32_t)((best + 32) >> 4) << 2 * j;
-        encode_sub(xj, &t, d * (float)best, b + 8 + j * SUB / 2);
+        encode_sub(xj, t, d * (float)best, b + 8 + j * SUB / 2);
     }
     pl_put_u16(b + 2, (uint16_t)upper);
 }
-PL_TYPE_ENCODERS(iq4_xs, N_XS, XS_BYTES)
+PL_TYPE_ENCODERS_LEVELS(iq4_xs, N_XS, XS_BYTES, pl_iq4_levels)

@@ -127,13 +127,6 @@ typedef struct block_offset {
     float q[N];
 } block_offset;
 
-static float round_sub(const float *x, const float *w, int n, int q_max, float ds, float dm, float *q)
-{
-    float inverse = pl_inverse(ds);
-    for (int i = 0; i < n; i++) q[i] = (float)pl_round_within((x[i] + dm) * inverse, 0, q_max);
-    return pl_fit_error(x, w, q, n, ds, -dm);
-}
-
 /* Chooses all integers for d and dmin, nearest to what the sub-blocks would like; gives the error. */
 static float choose_offset(const float *x, const float *w, const float *scale, const float *minimum, block_offset *b)
 {
@@ -147,7 +140,7 @@ static float choose_offset(const float *x, const float *w, const float *scale, c
         for (int s = sc > 0 ? sc - 1 : 0; s <= sc + 1 && s <= b->scale_max; s++) {
             for (int m = mn > 0 ? mn - 1 : 0; m <= mn + 1 && m <= b->scale_max; m++) {
                 float q[N];
-                float error = round_sub(xj, wj, n, b->q_max, b->d * (float)s, b->dmin * (float)m, q);
+                float error = pl_fit_round(xj, wj, n, 0, b->q_max, b->d * (float)s, -b->dmin * (float)m, q);
                 if (!(error < least || least < 0)) continue;
                 least = error;
                 b->scale[j] = s;
@@ -173,14 +166,23 @@ static bool solve_offset(const float *x, const float *w, const block_offset *b, 
 {
     int n = N / b->n_subs;
     double ss = 0, sm = 0, mm = 0, sx = 0, mx = 0;
-    for (int i = 0; i < N; i++) {
-        double s = (double)b->scale[i / n] * (double)b->q[i], m = -b->minimum[i / n], wi = (double)w[i],
-               xi = (double)x[i];
-        ss += wi * s * s;
-        sm += wi * s * m;
-        mm += wi * m * m;
-        sx += wi * s * xi;
-        mx += wi * m * xi;
+    for (int j = 0; j < b->n_subs; j++) {
+        /* Of the sub-block, with its integers q, which its scale and minimum multiply. */
+        float qq = 0, q = 0, one = 0, qx = 0, x1 = 0;
+        for (int i = j * n; i < (j + 1) * n; i++) {
+            float wq = w[i] * b->q[i];
+            qq += wq * b->q[i];
+            q += wq;
+            one += w[i];
+            qx += wq * x[i];
+            x1 += w[i] * x[i];
+        }
+        double s = b->scale[j], m = -b->minimum[j];
+        ss += s * s * (double)qq;
+        sm += s * m * (double)q;
+        mm += m * m * (double)one;
+        sx += s * (double)qx;
+        mx += m * (double)x1;
     }
     double determinant = ss * mm - sm * sm;
     if (!(determinant > 1e-9 * ss * mm)) return false;
@@ -231,9 +233,8 @@ static float choose_symmetric(const float *x, const float *w, const float *scale
         float least = -1;
         for (int s = sc - 1; s <= sc + 1; s++) {
             if (s < b->scale_low || s >= -b->scale_low) continue;
-            float q[SUB16], ds = b->d * (float)s, inverse = pl_inverse(ds);
-            for (int i = 0; i < SUB16; i++) q[i] = (float)pl_round_within(xj[i] * inverse, b->q_low, -b->q_low - 1);
-            float error = pl_fit_error(xj, wj, q, SUB16, ds, 0);
+            float q[SUB16];
+            float error = pl_fit_round(xj, wj, SUB16, b->q_low, -b->q_low - 1, b->d * (float)s, 0, q);
             if (!(error < least || least < 0)) continue;
             least = error;
             b->scale[j] = s;

@@ -140,7 +140,7 @@ static double error_of(pl_type type, double mean, uint64_t seed)
 
 START_TEST(encoding_loses_little)
 {
-    /* Measured, and one percent above. What ggml's reference encoders lose on such input stands in docs/numbers.md;
+    /* Measured, and one percent above. What ggml's reference encoders lose on such input stands in bench/ENCODE.md;
      * it is more in every row but those of the floats, Q8_0 and Q1_0, where it is the same. */
     static const struct {
         pl_type type;
