@@ -1,5 +1,6 @@
 #include "engine/cpu/isa.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,20 +9,43 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
-/* From the least to the most: a level is all flags up to it. */
+enum {
+    LEVEL_AVX2 = PL_ISA_SSE42 | PL_ISA_AVX2,
+    LEVEL_AVX512 = LEVEL_AVX2 | PL_ISA_AVX512,
+    LEVEL_AVX512_VNNI = LEVEL_AVX512 | PL_ISA_AVX512_VNNI
+};
+
 static const struct {
     const char *name;
     unsigned flags;
 } levels[] = {
     {"portable", PL_ISA_PORTABLE},
-    {"avx2", PL_ISA_AVX2},
-    {"avx512", PL_ISA_AVX2 | PL_ISA_AVX512},
-    {"avx512vnni", PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI},
-    {"avx512vbmi", PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI | PL_ISA_AVX512_VBMI},
+#if defined(__aarch64__)
+    {"neon", PL_ISA_NEON},
+    {"dotprod", PL_ISA_NEON | PL_ISA_DOTPROD},
+    {"i8mm", PL_ISA_NEON | PL_ISA_DOTPROD | PL_ISA_I8MM},
+#else
+    {"sse42", PL_ISA_SSE42},
+    {"avx2", LEVEL_AVX2},
+    {"avxvnni", LEVEL_AVX2 | PL_ISA_AVX_VNNI},
+    {"avx512", LEVEL_AVX512},
+    {"avx512vnni", LEVEL_AVX512_VNNI},
+    {"avx512vbmi", LEVEL_AVX512_VNNI | PL_ISA_AVX512_VBMI},
+#endif
 };
 enum { N_LEVELS = sizeof levels / sizeof levels[0] };
+
+bool pl_isa_level(int i, pl_isa *flags, const char **word)
+{
+    if (i < 0 || i >= N_LEVELS) return false;
+    *flags = (pl_isa)levels[i].flags;
+    *word = levels[i].name;
+    return true;
+}
 
 #if defined(__x86_64__)
 /* XCR0: which registers the system saves (Intel SDM volume 1, 13.3). */
@@ -37,18 +61,30 @@ pl_isa pl_isa_detect(void)
 {
     unsigned a, b, c, d, c1;
     if (!__get_cpuid(1, &a, &b, &c1, &d)) return PL_ISA_PORTABLE;
+    const unsigned need_sse = 1u << 9 | 1u << 19 | 1u << 20; /* SSSE3, SSE4.1, SSE4.2 */
+    if ((c1 & need_sse) != need_sse) return PL_ISA_PORTABLE;
     const unsigned need1 = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA, OSXSAVE, AVX, F16C */
-    if ((c1 & need1) != need1) return PL_ISA_PORTABLE;
+    if ((c1 & need1) != need1) return PL_ISA_SSE42;
     uint64_t saved = xgetbv0();
-    if ((saved & 6) != 6) return PL_ISA_PORTABLE; /* XMM, YMM */
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & 1u << 5)) return PL_ISA_PORTABLE;
-    unsigned isa = PL_ISA_AVX2;
+    if ((saved & 6) != 6) return PL_ISA_SSE42; /* XMM, YMM */
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & 1u << 5)) return PL_ISA_SSE42;
+    unsigned isa = LEVEL_AVX2, a1, b1, c2, d1;
+    if (__get_cpuid_count(7, 1, &a1, &b1, &c2, &d1) && (a1 & 1u << 4)) isa |= PL_ISA_AVX_VNNI;
     const unsigned need512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
     if ((saved & 0xe0) == 0xe0 && (b & need512) == need512) {           /* mask and ZMM registers */
         isa |= PL_ISA_AVX512;
         if (c & 1u << 11) isa |= PL_ISA_AVX512_VNNI;
         if ((c & 1u << 11) && (c & 1u << 1)) isa |= PL_ISA_AVX512_VBMI;
     }
+    return (pl_isa)isa;
+}
+#elif defined(__aarch64__)
+/* Bits as in the kernel's Documentation/arch/arm64/elf_hwcaps.rst. NEON is in every 64-bit Arm that runs Linux. */
+pl_isa pl_isa_detect(void)
+{
+    unsigned isa = PL_ISA_NEON;
+    if (getauxval(AT_HWCAP) & 1ul << 20) isa |= PL_ISA_DOTPROD;
+    if ((isa & PL_ISA_DOTPROD) && (getauxval(AT_HWCAP2) & 1ul << 13)) isa |= PL_ISA_I8MM;
     return (pl_isa)isa;
 }
 #else
@@ -68,8 +104,11 @@ pl_status pl_isa_choose(pl_isa *out, pl_error *err)
             *out = (pl_isa)((unsigned)*out & levels[i].flags);
             return PL_OK;
         }
-    return pl_fail(err, PL_ERR_INVALID, "PACELINE_ISA=%.40s: not one of portable, avx2, avx512, avx512vnni, avx512vbmi",
-                   word);
+    char known[128] = "";
+    size_t n = 0;
+    for (int i = 0; i < N_LEVELS && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", levels[i].name);
+    return pl_fail(err, PL_ERR_INVALID, "PACELINE_ISA=%.40s: not one of %s", word, known);
 }
 
 const char *pl_isa_name(pl_isa isa)

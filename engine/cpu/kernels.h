@@ -131,6 +131,7 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa);
 /* The install functions, one per instruction set and subject, for pl_cpu_kernels_choose. The portable ones fill all their rows;
  * each other one replaces what it does better. */
 void pl_cpu_ops_portable(pl_cpu_kernels *k);
+void pl_cpu_ops_sse42(pl_cpu_kernels *k);
 void pl_cpu_ops_avx2(pl_cpu_kernels *k);
 void pl_cpu_ops_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_portable(pl_cpu_kernels *k);
@@ -138,7 +139,13 @@ void pl_cpu_mm_small_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_small_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_small_avx512_vnni(pl_cpu_kernels *k);
 void pl_cpu_mm_iq_portable(pl_cpu_kernels *k);
+void pl_cpu_mm_sse42(pl_cpu_kernels *k);
 void pl_cpu_mm_avx2(pl_cpu_kernels *k);
+void pl_cpu_mm_avx_vnni(pl_cpu_kernels *k);
+void pl_cpu_mm_avx_vnni_in_avx512(pl_cpu_kernels *k); /* the same kernels, for tests on processors with AVX-512 VNNI alone */
 void pl_cpu_mm_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_avx512_vnni(pl_cpu_kernels *k);
 void pl_cpu_mm_iq_avx512_vbmi(pl_cpu_kernels *k);
+void pl_cpu_ops_neon(pl_cpu_kernels *k);
+void pl_cpu_mm_neon(pl_cpu_kernels *k);
+void pl_cpu_mm_neon_dotprod(pl_cpu_kernels *k);

@@ -7,17 +7,18 @@
 
 #include "engine/cpu/isa.h"
 
-/* The i-th level, portable first, as flags and as PACELINE_ISA says it; false when the machine does not have it. */
+/* The i-th level that this machine has, portable first, as flags and as PACELINE_ISA says it; false when there are no more. */
 static inline bool set_at(int i, pl_isa *isa, const char **word)
 {
-    static const struct {
-        unsigned flags;
-        const char *word;
-    } levels[] = {{0, "portable"}, {1, "avx2"}, {3, "avx512"}, {7, "avx512vnni"}, {15, "avx512vbmi"}};
-    if (i >= (int)(sizeof levels / sizeof levels[0]) || (pl_isa_detect() & levels[i].flags) != levels[i].flags) return false;
-    *isa = (pl_isa)levels[i].flags;
-    *word = levels[i].word;
-    return true;
+    for (int level = 0; pl_isa_level(level, isa, word); level++)
+        if ((pl_isa_detect() & *isa) == *isa && i-- == 0) return true;
+    return false;
+}
+
+/* The word of the most that this machine has. */
+static inline const char *best_set(void)
+{
+    return pl_isa_name(pl_isa_detect());
 }
 
 /* The same bits, or NaN in both: which NaN it is, is nobody's promise. Gives the first place that differs, or -1. */

@@ -108,7 +108,7 @@ START_TEST(row_operators_agree_with_float64_on_any_strides)
 {
     pl_rng r;
     pl_rng_seed(&r, (uint64_t)_i);
-    machine m = machine_start("avx512vnni", 1 + _i % 3);
+    machine m = machine_start(best_set(), 1 + _i % 3);
     pl_graph_ctx *c;
     OK(pl_graph_ctx_new(&c, err));
     int64_t ne[4] = {1 + (int64_t)pl_rng_below(&r, 90), 1 + (int64_t)pl_rng_below(&r, 5), 1 + (int64_t)pl_rng_below(&r, 4), 1 + (int64_t)pl_rng_below(&r, 3)};
@@ -230,7 +230,7 @@ START_TEST(rows_are_found_in_tables_of_any_type_and_layout)
     pl_type type = types[_i];
     pl_rng r;
     pl_rng_seed(&r, 40 + (uint64_t)_i);
-    machine m = machine_start("avx512vnni", 2);
+    machine m = machine_start(best_set(), 2);
     int64_t ne[4] = {K, ROWS, 1, 1};
     size_t row = pl_type_row_size(type, K), size = row * ROWS;
     uint8_t *plain = pl_alloc(size), *packed = pl_alloc(size), *back = pl_alloc(size);
@@ -832,7 +832,7 @@ START_TEST(a_layer_agrees_with_float64)
     layer_make(&l, (uint64_t)_i);
     size_t n = (size_t)(SEQS * LEN * l.n_embd);
     float *got = pl_alloc(n * sizeof *got);
-    layer_run(&l, (way){.isa = "avx512vnni", .n_threads = 2, .rows_max = 33, .mix = true, .packed = true, .seed = 5}, got);
+    layer_run(&l, (way){.isa = best_set(), .n_threads = 2, .rows_max = 33, .mix = true, .packed = true, .seed = 5}, got);
     static double k[LEN][WIDE], v[LEN][WIDE];
     int dq = l.d_head * l.n_head, dkv = l.d_head * l.n_head_kv;
     double dot = 0, gg = 0, ww = 0, worst = 0;
@@ -902,7 +902,7 @@ START_TEST(attention_with_options_agrees_with_float64)
                               .max_bias = pl_rng_below(&r, 3) ? 0 : 8};
     bool has_sinks = pl_rng_below(&r, 2), sees_all = _i % 7 == 6; /* as an encoder's rows do */
     if (sees_all) a.window = a.chunk = 0;
-    machine m = machine_start(_i % 3 ? "avx512vnni" : "avx2", 1 + _i % 3);
+    machine m = machine_start(_i % 3 ? best_set() : "portable", 1 + _i % 3);
     void *cache = pl_alloc_aligned(64, pl_kv_block_bytes(&l) * PAGES_OF);
     memset(cache, 0xff, pl_kv_block_bytes(&l) * PAGES_OF); /* NaN wherever nothing was stored */
     static double k[N][4 * 96], v[N][4 * 96];
@@ -977,7 +977,7 @@ END_TEST
 START_TEST(rows_without_a_position_store_nothing_and_give_zeros)
 {
     enum { D = 16 };
-    machine m = machine_start("avx512vnni", 2);
+    machine m = machine_start(best_set(), 2);
     pl_graph_ctx *c;
     OK(pl_graph_ctx_new(&c, err));
     static float cache[2 * PL_KV_PAGE * D * 2];

@@ -1,4 +1,4 @@
-#include "engine/cpu/x86/ops_impl.h"
+#include "engine/cpu/ops_impl.h"
 
 void pl_cpu_ops_avx2(pl_cpu_kernels *k)
 {

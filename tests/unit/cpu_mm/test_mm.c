@@ -20,14 +20,32 @@ static const pl_type types[] = {PL_TYPE_F32,   PL_TYPE_F16,     PL_TYPE_BF16,   
                                 PL_TYPE_TQ2_0, PL_TYPE_Q1_0,    PL_TYPE_Q2_0,   PL_TYPE_Q8_1,   PL_TYPE_Q8_K};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-static const pl_isa isas[] = {PL_ISA_PORTABLE, PL_ISA_AVX2, PL_ISA_AVX2 | PL_ISA_AVX512,
-                              PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI,
-                              PL_ISA_AVX2 | PL_ISA_AVX512 | PL_ISA_AVX512_VNNI | PL_ISA_AVX512_VBMI};
-enum { N_ISAS = sizeof isas / sizeof *isas };
+/* All levels of this architecture, portable first. */
+static pl_isa isas[16];
+static int n_isas;
 
+static void find_isas(void)
+{
+    const char *word;
+    for (n_isas = 0; pl_isa_level(n_isas, &isas[n_isas], &word); n_isas++) ck_assert_int_lt(n_isas, 15);
+}
+
+/* AVX-VNNI's kernels also exist in the encoding of AVX-512, for processors that have that alone. */
 static bool runs_here(pl_isa isa)
 {
-    return (isa & pl_isa_detect()) == isa;
+    unsigned have = pl_isa_detect();
+    if (have & PL_ISA_AVX512_VNNI) have |= PL_ISA_AVX_VNNI;
+    return (isa & have) == isa;
+}
+
+static void choose(pl_cpu_kernels *k, pl_isa isa)
+{
+    unsigned have = pl_isa_detect();
+    pl_cpu_kernels_choose(k, (pl_isa)(isa & have));
+#if defined(__x86_64__)
+    if ((isa & PL_ISA_AVX_VNNI) && !(have & PL_ISA_AVX_VNNI)) pl_cpu_mm_avx_vnni_in_avx512(k);
+#endif
+    k->isa = isa;
 }
 
 /* How the bytes of a case are chosen. */
@@ -295,10 +313,10 @@ START_TEST(layout_batch_threads_and_instruction_set_do_not_change_a_bit)
             bool has_packed = pl_pack_supported(type, wplain.ne);
             ck_assert_int_eq(has_packed, m >= 16);
             if (has_packed) pl_pack_rows(type, wplain.ne, plain, packed, 0, m);
-            for (int i = 0; i < N_ISAS; i++) {
+            for (int i = 0; i < n_isas; i++) {
                 if (!runs_here(isas[i])) continue;
                 pl_cpu_kernels kernels;
-                pl_cpu_kernels_choose(&kernels, isas[i]);
+                choose(&kernels, isas[i]);
                 for (size_t in = 0; in < sizeof ns / sizeof *ns; in++) {
                     for (int threads = 1; threads <= 3; threads++) {
                         if (threads > 1 && (isas[i] == PL_ISA_PORTABLE || how != RANDOM)) continue;
@@ -474,10 +492,10 @@ START_TEST(a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone)
     uint8_t *plain = pl_alloc(pl_type_row_size(type, k) * (size_t)m);
     float x[256 * 3], out[16 * 3], ref[16 * 3];
     pl_pool *pool = pool_of(1);
-    for (int i = 0; i < N_ISAS; i++) {
+    for (int i = 0; i < n_isas; i++) {
         if (!runs_here(isas[i])) continue;
         pl_cpu_kernels kernels;
-        pl_cpu_kernels_choose(&kernels, isas[i]);
+        choose(&kernels, isas[i]);
         pl_rng rng;
         pl_rng_seed(&rng, 9);
         make_weights(&rng, type, k, m, RANDOM, plain);
@@ -519,10 +537,10 @@ START_TEST(activations_have_the_same_bytes_on_every_instruction_set)
             pl_precision precision = a < 3 ? PL_ONE_TERM : a < 5 ? PL_TWO_TERMS : PL_TWO_TERMS_WHERE_LARGE;
             int n_terms = a < 3 ? 1 : 2;
             uint8_t *ref = all_acts(&portable, acts[a], precision, x, k, n);
-            for (int i = 0; i < N_ISAS; i++) {
+            for (int i = 0; i < n_isas; i++) {
                 if (!runs_here(isas[i])) continue;
                 pl_cpu_kernels kernels;
-                pl_cpu_kernels_choose(&kernels, isas[i]);
+                choose(&kernels, isas[i]);
                 uint8_t *out = all_acts(&kernels, acts[a], precision, x, k, n);
                 ck_assert_mem_eq(out, ref, (size_t)(n * n_terms) * pl_act_token_size(acts[a], k));
                 pl_free(out);
@@ -652,6 +670,7 @@ int main(void)
 {
     Suite *s = suite_create("cpu_mm");
     TCase *c = tcase_create("products");
+    tcase_add_checked_fixture(c, find_isas, NULL);
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, the_portable_product_is_that_of_the_dequantized_weights, 0, N_TYPES);
     tcase_add_loop_test(c, a_precise_product_is_that_of_x_itself_and_the_sum_of_its_terms_products, 0, N_TYPES);
@@ -662,10 +681,12 @@ int main(void)
     tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, 3 * N_TYPES);
     suite_add_tcase(s, c);
     c = tcase_create("activations");
+    tcase_add_checked_fixture(c, find_isas, NULL);
     tcase_add_test(c, activations_have_the_same_bytes_on_every_instruction_set);
     tcase_add_test(c, activations_are_off_by_half_a_step_at_most_and_carry_their_sums);
     suite_add_tcase(s, c);
     c = tcase_create("packing");
+    tcase_add_checked_fixture(c, find_isas, NULL);
     tcase_add_loop_test(c, packing_is_undone_by_unpacking_and_rows_are_read_through_it, 0, N_TYPES);
     tcase_add_test(c, the_packed_bytes_are_those_of_the_format);
     tcase_add_test(c, only_matrices_of_a_group_at_least_are_packed);

@@ -1,9 +1,9 @@
-/* The kernels of kernels.h on v16, for each file of an x86 instruction set to include once. Private to engine/cpu/x86. */
+/* The kernels of kernels.h on v16, for each file of an instruction set to include once. Private to engine/cpu. */
 #pragma once
 
-#include "engine/cpu/x86/v16_impl.h"
+#include "engine/cpu/v16_impl.h"
 
-#if defined(V16_FN)
+#if defined(V16)
 
 #include <math.h>
 #include <stdbool.h>
@@ -383,8 +383,8 @@ static inline void v_k_q8_0_to_f32(float *k, const void *tile, int64_t d)
         v16 d0 = v16_load_f16((const uint16_t *)(const void *)from), d1 = v16_load_f16((const uint16_t *)(const void *)from + 16);
         from += 2 * PAGE;
         for (int i = 0; i < 32; i++, from += PAGE, k += PAGE) {
-            v16_store(k, v16_mul(v16_from_i8(_mm_loadu_si128((const __m128i *)from)), d0));
-            v16_store(k + 16, v16_mul(v16_from_i8(_mm_loadu_si128((const __m128i *)(from + 16))), d1));
+            v16_store(k, v16_mul(v16_load_i8(from), d0));
+            v16_store(k + 16, v16_mul(v16_load_i8(from + 16), d1));
         }
     }
 }
@@ -392,17 +392,14 @@ static inline void v_k_q8_0_to_f32(float *k, const void *tile, int64_t d)
 static inline void v_k_q4_0_to_f32(float *k, const void *tile, int64_t d)
 {
     const uint8_t *from = tile;
-    const __m128i low = _mm_set1_epi8(15), zero = _mm_set1_epi8(8);
     for (int64_t g = 0; g < d; g += 32, k += 32 * PAGE) {
         v16 scale[2];
         for (int h = 0; h < 2; h++) scale[h] = v16_load_f16((const uint16_t *)(const void *)from + 16 * h);
         from += 2 * PAGE;
         for (int i = 0; i < 16; i++, from += PAGE)
             for (int h = 0; h < 2; h++) {
-                __m128i b = _mm_loadu_si128((const __m128i *)(from + 16 * h));
-                __m128i lo = _mm_sub_epi8(_mm_and_si128(b, low), zero), hi = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(b, 4), low), zero);
-                v16_store(k + i * PAGE + 16 * h, v16_mul(v16_from_i8(lo), scale[h]));
-                v16_store(k + (i + 16) * PAGE + 16 * h, v16_mul(v16_from_i8(hi), scale[h]));
+                v16_store(k + i * PAGE + 16 * h, v16_mul(v16_load_nibbles(from + 16 * h, false), scale[h]));
+                v16_store(k + (i + 16) * PAGE + 16 * h, v16_mul(v16_load_nibbles(from + 16 * h, true), scale[h]));
             }
     }
 }

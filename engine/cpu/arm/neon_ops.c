@@ -1,0 +1,6 @@
+#include "engine/cpu/ops_impl.h"
+
+void pl_cpu_ops_neon(pl_cpu_kernels *k)
+{
+    v_install(k);
+}
