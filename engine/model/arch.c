@@ -2,6 +2,7 @@
 
 /* The architectures, in the order of their names. Both tables have the same order. */
 #define ARCHS(ROW)                                                                                                     \
+    ROW(bert, "bert")                                                                                                  \
     ROW(cohere2, "cohere2")                                                                                            \
     ROW(command_r, "command-r")                                                                                        \
     ROW(exaone4, "exaone4")                                                                                            \
@@ -14,6 +15,7 @@
     ROW(granite, "granite")                                                                                            \
     ROW(llama, "llama")                                                                                                \
     ROW(mistral3, "mistral3")                                                                                          \
+    ROW(nomic_bert, "nomic-bert")                                                                                      \
     ROW(olmo2, "olmo2")                                                                                                \
     ROW(phi2, "phi2")                                                                                                  \
     ROW(phi3, "phi3")                                                                                                  \
@@ -76,8 +78,16 @@ static const pl_slot_info slots[PL_W_COUNT] = {
     [PL_W_FFN_DOWN_B] = {"ffn_down.bias", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
     [PL_W_FFN_POST_NORM] = {"post_ffw_norm.weight", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
 
+    [PL_W_ATTN_OUT_NORM] = {"attn_output_norm.weight", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_ATTN_OUT_NORM_B] = {"attn_output_norm.bias", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_LAYER_OUT_NORM] = {"layer_output_norm.weight", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_LAYER_OUT_NORM_B] = {"layer_output_norm.bias", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
+
     [PL_W_TOKEN_EMBD] = {"token_embd.weight", {PL_DIM_EMBD, PL_DIM_VOCAB}, PL_PLACE_EMBED, PL_ONE_TERM},
     [PL_W_POSITION_EMBD] = {"position_embd.weight", {PL_DIM_EMBD, PL_DIM_CTX}, PL_PLACE_EMBED, PL_ONE_TERM},
+    [PL_W_TOKEN_TYPES] = {"token_types.weight", {PL_DIM_EMBD, PL_DIM_ANY}, PL_PLACE_EMBED, PL_ONE_TERM},
+    [PL_W_EMBD_NORM] = {"token_embd_norm.weight", {PL_DIM_EMBD}, PL_PLACE_EMBED, PL_ONE_TERM},
+    [PL_W_EMBD_NORM_B] = {"token_embd_norm.bias", {PL_DIM_EMBD}, PL_PLACE_EMBED, PL_ONE_TERM},
     [PL_W_OUTPUT_NORM] = {"output_norm.weight", {PL_DIM_EMBD}, PL_PLACE_HEAD, PL_ONE_TERM},
     [PL_W_OUTPUT_NORM_B] = {"output_norm.bias", {PL_DIM_EMBD}, PL_PLACE_HEAD, PL_ONE_TERM},
     [PL_W_OUTPUT] = {"output.weight", {PL_DIM_EMBD, PL_DIM_VOCAB}, PL_PLACE_HEAD, PL_TWO_TERMS},

@@ -34,9 +34,16 @@ typedef enum pl_slot {
     PL_W_FFN_UP_B,
     PL_W_FFN_DOWN_B,
     PL_W_FFN_POST_NORM,
+    PL_W_ATTN_OUT_NORM, /* of the residual stream behind attention, in encoders */
+    PL_W_ATTN_OUT_NORM_B,
+    PL_W_LAYER_OUT_NORM,
+    PL_W_LAYER_OUT_NORM_B,
     PL_W_LAYER_COUNT,
     PL_W_TOKEN_EMBD = PL_W_LAYER_COUNT,
     PL_W_POSITION_EMBD,
+    PL_W_TOKEN_TYPES,
+    PL_W_EMBD_NORM,
+    PL_W_EMBD_NORM_B,
     PL_W_OUTPUT_NORM,
     PL_W_OUTPUT_NORM_B,
     PL_W_OUTPUT,
@@ -62,7 +69,8 @@ typedef enum pl_dim {
     PL_DIM_N_HEAD,
     PL_DIM_N_HEAD_KV,
     PL_DIM_CTX,    /* n_ctx_train */
-    PL_DIM_COUPLES /* n_rot / 2 */
+    PL_DIM_COUPLES, /* n_rot / 2 */
+    PL_DIM_ANY
 } pl_dim;
 
 /* Which stages need a weight of the whole model. */
@@ -111,13 +119,16 @@ typedef struct pl_model_graph {
     pl_tensor *ids;         /* i32 [n_rows], with the embedding */
     pl_tensor *hidden;      /* f32 [n_embd, n_rows], without it */
     pl_tensor *pos;         /* i32 [n_rows] */
+    pl_tensor *last;        /* i32 [n_rows]: the last position of each row's sequence, for encoders; else NULL */
+    pl_tensor *types;       /* i32 [n_rows]: token types, with the embedding of those that have them */
     pl_tensor *slots;       /* i32 [n_rows] */
     pl_tensor *tables;      /* i32 [n_pages, n_rows]; a row is only read up to its position's page */
     pl_tensor *rope;        /* f32 [n_rot, n_rows] */
     pl_tensor *rope_local;  /* the same for layers with a window; only with pl_hparams.has_rope_local */
     pl_tensor *temperature; /* f32 [1, 1, n_rows]: factors on q; only with pl_hparams.temperature */
     pl_tensor *out_ids;     /* i32 [n_out]: rows that want logits; with the head, and only when some rows do not */
-    /* Result: hidden [n_embd, n_rows], or logits [n_vocab, n_out], or NULL for a head without rows that want logits. */
+    /* Result: hidden [n_embd, n_rows], or logits [n_vocab, n_out] or embeddings [n_embd, n_out], or NULL for a head
+     * without rows that want any. */
     pl_tensor *result;
 } pl_model_graph;
 
@@ -128,6 +139,7 @@ typedef struct pl_build {
     const pl_hparams *hp;
     int32_t layer_first, layer_end;
     bool embed, head;
+    bool embeddings; /* the result is what the output matrix would multiply */
     int32_t n_rows, n_out;
     pl_tensor *(*layer_weights)[PL_W_LAYER_COUNT]; /* [layer_end - layer_first]; NULL where the file has none */
     pl_tensor *weights[PL_W_COUNT];                /* from PL_W_TOKEN_EMBD on */
@@ -140,6 +152,7 @@ typedef enum pl_rope_kind { PL_ROPE_NORMAL, PL_ROPE_NEOX, PL_ROPE_NONE } pl_rope
 
 typedef struct pl_arch {
     const char *name; /* general.architecture */
+    bool encoder; /* rows see what is behind them too; gives embeddings, never logits */
     pl_norm norm;
     pl_rope_kind rope;
     /* The feed-forward part: down(act(gate(x)) * up(x)) where the layer has a gate, or has gate and up in one matrix,
@@ -162,6 +175,6 @@ pl_precision pl_arch_precision(const pl_arch *arch, pl_slot slot);
 const char *const *pl_arch_names(size_t *n);
 
 /* One line each in arch.c, and one file in arch/. */
-extern const pl_arch pl_arch_cohere2, pl_arch_command_r, pl_arch_exaone4, pl_arch_gemma, pl_arch_gemma2, pl_arch_gemma3, pl_arch_glm4, pl_arch_gpt2, pl_arch_gptneox, pl_arch_granite,
-    pl_arch_llama, pl_arch_mistral3, pl_arch_olmo2, pl_arch_phi2, pl_arch_phi3, pl_arch_qwen2, pl_arch_qwen3,
+extern const pl_arch pl_arch_bert, pl_arch_cohere2, pl_arch_command_r, pl_arch_exaone4, pl_arch_gemma, pl_arch_gemma2, pl_arch_gemma3, pl_arch_glm4, pl_arch_gpt2, pl_arch_gptneox, pl_arch_granite,
+    pl_arch_llama, pl_arch_mistral3, pl_arch_nomic_bert, pl_arch_olmo2, pl_arch_phi2, pl_arch_phi3, pl_arch_qwen2, pl_arch_qwen3,
     pl_arch_smollm3, pl_arch_stablelm, pl_arch_starcoder2;

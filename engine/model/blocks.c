@@ -5,6 +5,14 @@ static pl_tensor *scaled(pl_build *b, pl_tensor *x, float scale)
     return scale == 1.0f ? x : pl_scale(b->c, x, scale);
 }
 
+/* weight NULL: only normalised. */
+static pl_tensor *norm(pl_build *b, pl_tensor *x, pl_tensor *weight, pl_tensor *bias)
+{
+    if (b->arch->norm == PL_NORM_LAYER) return pl_layer_norm(b->c, x, weight, bias, b->hp->norm_eps);
+    x = pl_rms_norm(b->c, x, weight, b->hp->norm_eps);
+    return bias ? pl_add(b->c, x, bias) : x;
+}
+
 pl_tensor *pl_block_embed(pl_build *b)
 {
     if (!b->embed) return b->io.hidden;
@@ -12,6 +20,8 @@ pl_tensor *pl_block_embed(pl_build *b)
     x = scaled(b, x, b->hp->embd_scale);
     if (b->weights[PL_W_POSITION_EMBD])
         x = pl_add(b->c, x, pl_get_rows(b->c, b->weights[PL_W_POSITION_EMBD], b->io.pos));
+    if (b->weights[PL_W_TOKEN_TYPES]) x = pl_add(b->c, x, pl_get_rows(b->c, b->weights[PL_W_TOKEN_TYPES], b->io.types));
+    if (b->weights[PL_W_EMBD_NORM]) x = norm(b, x, b->weights[PL_W_EMBD_NORM], b->weights[PL_W_EMBD_NORM_B]);
     return pl_set_name(x, "embed");
 }
 
@@ -24,14 +34,6 @@ pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_
 {
     pl_tensor **of = b->layer_weights[il], *y = product(b, w, of[w], x);
     return of[bias] ? pl_add(b->c, y, of[bias]) : y;
-}
-
-/* weight NULL: only normalised. */
-static pl_tensor *norm(pl_build *b, pl_tensor *x, pl_tensor *weight, pl_tensor *bias)
-{
-    if (b->arch->norm == PL_NORM_LAYER) return pl_layer_norm(b->c, x, weight, bias, b->hp->norm_eps);
-    x = pl_rms_norm(b->c, x, weight, b->hp->norm_eps);
-    return bias ? pl_add(b->c, x, bias) : x;
 }
 
 pl_tensor *pl_block_norm(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x)
@@ -114,7 +116,7 @@ pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, 
     bool windowed = hp->layers[b->layer_first + il] & PL_LAYER_WINDOW;
     const pl_attention_options options = {
         .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = windowed ? hp->window : 0};
-    pl_tensor *a = pl_attention_with(b->c, q, kv, NULL, b->io.pos, b->io.tables, &options);
+    pl_tensor *a = pl_attention_with(b->c, q, kv, NULL, b->io.last ? b->io.last : b->io.pos, b->io.tables, &options);
     /* a [d_head * n_head, n_rows] */
     if (last) a = pl_block_wanted_rows(b, a);
     return pl_block_linear(b, il, PL_W_ATTN_OUT, PL_W_ATTN_OUT_B, a);
@@ -145,13 +147,30 @@ pl_tensor *pl_block_ffn(pl_build *b, int32_t il, pl_tensor *x)
 
 pl_tensor *pl_block_head(pl_build *b, pl_tensor *x)
 {
-    x = norm(b, x, b->weights[PL_W_OUTPUT_NORM], b->weights[PL_W_OUTPUT_NORM_B]);
+    if (b->weights[PL_W_OUTPUT_NORM]) x = norm(b, x, b->weights[PL_W_OUTPUT_NORM], b->weights[PL_W_OUTPUT_NORM_B]);
+    if (b->embeddings) return pl_set_name(x, "embeddings");
     pl_tensor *output = b->weights[PL_W_OUTPUT] ? b->weights[PL_W_OUTPUT] : b->weights[PL_W_TOKEN_EMBD];
     x = product(b, PL_W_OUTPUT, output, x);
     if (b->weights[PL_W_OUTPUT_B]) x = pl_add(b->c, x, b->weights[PL_W_OUTPUT_B]);
     x = scaled(b, x, b->hp->logit_scale);
     if (b->hp->logit_softcap != 0.0f) x = pl_softcap(b->c, x, b->hp->logit_softcap);
     return pl_set_name(x, "logits");
+}
+
+pl_tensor *pl_build_encoder(pl_build *b)
+{
+    pl_tensor *x = pl_block_embed(b); /* [n_embd, n_rows] */
+    for (int32_t il = 0; il < b->layer_end - b->layer_first; il++) {
+        bool last = pl_block_is_last(b, il), stored_only;
+        pl_tensor *a = pl_block_attention(b, il, x, last, &stored_only);
+        if (stored_only) return a;
+        if (last) x = pl_block_wanted_rows(b, x); /* [n_embd, n_out] from here on */
+        x = pl_block_norm(b, il, PL_W_ATTN_OUT_NORM, PL_W_ATTN_OUT_NORM_B, pl_add(b->c, x, a));
+        x = pl_add(b->c, x, pl_block_ffn(b, il, x));
+        x = pl_block_norm(b, il, PL_W_LAYER_OUT_NORM, PL_W_LAYER_OUT_NORM_B, x);
+    }
+    b->io.result = b->head ? pl_block_head(b, x) : pl_set_name(x, "hidden");
+    return b->io.result;
 }
 
 pl_tensor *pl_build_decoder(pl_build *b)

@@ -27,8 +27,12 @@ bool pl_block_is_last(const pl_build *b, int32_t il);
 /* x [m, n_rows] -> [m, n_out]: the rows that want logits. */
 pl_tensor *pl_block_wanted_rows(pl_build *b, pl_tensor *x);
 
-/* Logits [n_vocab, n_out] of x [n_embd, n_out]: the last norm, and the output matrix or the tied embedding. */
+/* Logits [n_vocab, n_out] of x [n_embd, n_out]: the last norm, and the output matrix or the tied embedding. Only the
+ * norm, where the model has one, when b asks for embeddings. */
 pl_tensor *pl_block_head(pl_build *b, pl_tensor *x);
+
+/* A whole encoder: each layer's two parts are added to what they read, and the sum is normalised. */
+pl_tensor *pl_build_encoder(pl_build *b);
 
 /* A whole decoder, for a pl_arch's build: embedding, layers of attention and feed-forward with a norm before, behind or
  * both, each added to the residual stream, and head. */

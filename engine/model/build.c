@@ -36,7 +36,8 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++) {
         pl_place place = pl_slot_get(s)->place;
         bool wanted = place == PL_PLACE_EMBED ? b->embed : place == PL_PLACE_HEAD && b->head;
-        if (s == PL_W_TOKEN_EMBD && b->head && p->index.model[PL_W_OUTPUT] < 0) wanted = true; /* tied */
+        if (s == PL_W_TOKEN_EMBD && b->head && pl_model_is_tied(p)) wanted = true;
+        if (s == PL_W_OUTPUT && b->embeddings) wanted = false;
         /* What all stages have (rotary factors) is not a leaf: the stage reads it once, for the table. */
         if (!wanted) continue;
         b->weights[s] = leaf(c, p, p->index.model[s], r);
@@ -49,10 +50,14 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
         io->ids = pl_new_input(c, PL_TYPE_I32, 1, &n, "ids");
     else
         io->hidden = pl_new_input(c, PL_TYPE_F32, 2, (int64_t[]){hp->n_embd, n}, "hidden_in");
-    io->pos = pl_new_input(c, PL_TYPE_I32, 1, &n, "pos");
+    /* An encoder's attention reads last instead. An input that no operator reads would get no memory. */
+    bool has_pos = !b->arch->encoder || (b->embed && p->index.model[PL_W_POSITION_EMBD] >= 0);
+    if (has_pos) io->pos = pl_new_input(c, PL_TYPE_I32, 1, &n, "pos");
+    if (b->arch->encoder) io->last = pl_new_input(c, PL_TYPE_I32, 1, &n, "last");
+    bool has_types = b->embed && p->index.model[PL_W_TOKEN_TYPES] >= 0;
+    if (has_types) io->types = pl_new_input(c, PL_TYPE_I32, 1, &n, "types");
     io->slots = pl_new_input(c, PL_TYPE_I32, 1, &n, "slots");
     io->tables = pl_new_input(c, PL_TYPE_I32, 2, (int64_t[]){r->n_pages, n}, "tables");
-    /* An input that no layer of this range reads would get no memory. */
     bool rotates = false, rotates_locally = false;
     for (int32_t l = b->layer_first; l < b->layer_end; l++) {
         bool local = hp->has_rope_local && hp->layers[l] & PL_LAYER_WINDOW;
@@ -67,8 +72,9 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     if (has_temperature) io->temperature = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){1, 1, n}, "temperature");
     bool gathers = b->head && b->n_out > 0 && b->n_out < b->n_rows;
     if (gathers) io->out_ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){b->n_out}, "out_ids");
-    return ok && (io->ids || io->hidden) && io->pos && io->slots && io->tables && (io->rope || !rotates) &&
-           (io->rope_local || !rotates_locally) && (io->temperature || !has_temperature) && (io->out_ids || !gathers);
+    return ok && (io->ids || io->hidden) && (io->pos || !has_pos) && (io->last || !b->arch->encoder) && (io->types || !has_types) &&
+           io->slots && io->tables && (io->rope || !rotates) && (io->rope_local || !rotates_locally) &&
+           (io->temperature || !has_temperature) && (io->out_ids || !gathers);
 }
 
 pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model_profile *p, int32_t n_rows,
@@ -97,6 +103,7 @@ pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx 
                   .layer_end = r->layer_end,
                   .embed = r->embed,
                   .head = r->head,
+                  .embeddings = r->embeddings || p->arch->encoder,
                   .n_rows = r->n_rows,
                   .n_out = r->n_out};
     b.layer_weights = pl_calloc(n, sizeof *b.layer_weights);

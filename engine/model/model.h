@@ -33,6 +33,7 @@ pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_type kv_
 typedef struct pl_graph_request {
     int32_t layer_first, layer_end;
     bool embed, head;
+    bool embeddings; /* of the rows that want them, instead of logits */
     int32_t n_rows, n_out, n_pages, n_blocks;
     pl_type kv_type;
     /* Layout and data of the file's tensor i, and the cache's bytes of a layer; NULL for a graph that is only planned.
@@ -54,7 +55,7 @@ typedef struct pl_compute_plan {
     size_t tables; /* page tables, histories, row lists */
     size_t sampler;
     size_t graphs;     /* descriptions of the graphs that are kept */
-    int32_t n_out_max; /* rows with logits in one run; more are run in several */
+    int32_t n_out_max; /* rows with logits in one run; more are run in several. Of an encoder, all rows */
 } pl_compute_plan;
 /* PL_ERR_NO_MEMORY only. */
 PL_MUST_CHECK pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape *shape,
@@ -67,6 +68,11 @@ PL_MUST_CHECK pl_status pl_model_compute_plan(const pl_model_profile *p, const p
 #define PL_STAGE_GRAMMAR_BYTES 256 /* the texts of the words, their tree, and the places of grammars, per word */
 #define PL_STAGE_SAMPLER_BYTES 28  /* a sampler's scratch, and one row of logits, per word of the vocabulary */
 
+/* Whether the embedding is the output matrix too. */
+static inline bool pl_model_is_tied(const pl_model_profile *p)
+{
+    return p->index.model[PL_W_OUTPUT] < 0 && !p->arch->encoder;
+}
 static inline bool pl_shape_embeds(const pl_stage_shape *s)
 {
     return s->layer_first == 0;

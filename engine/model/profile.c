@@ -106,6 +106,11 @@ int32_t pl_model_n_ctx_train(const pl_model_profile *p)
     return p->hp.n_ctx_train;
 }
 
+bool pl_model_is_encoder(const pl_model_profile *p)
+{
+    return p->arch->encoder;
+}
+
 static int by_index(const void *a, const void *b)
 {
     size_t x = *(const size_t *)a, y = *(const size_t *)b;
@@ -127,7 +132,7 @@ size_t pl_model_stage_tensors(const pl_model_profile *p, int32_t layer_first, in
 {
     list l = {0, out};
     bool embeds = layer_first == 0, head = layer_end == p->hp.n_layer;
-    bool tied = p->index.model[PL_W_OUTPUT] < 0;
+    bool tied = pl_model_is_tied(p);
     for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++) {
         pl_place place = pl_slot_get(s)->place;
         bool wanted = place == PL_PLACE_ALL || (place == PL_PLACE_EMBED ? embeds : head);
@@ -151,7 +156,7 @@ static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)
                                             : PL_PLACE_ALL; /* every stage has it: an upper bound counts it per layer */
     for (int s = PL_W_LAYER_COUNT; s < PL_W_COUNT; s++)
         if (pl_slot_get(s)->place == place) list_of[n++] = model[s];
-    if (place == PL_PLACE_HEAD && model[PL_W_OUTPUT] < 0) list_of[n++] = model[PL_W_TOKEN_EMBD];
+    if (place == PL_PLACE_HEAD && pl_model_is_tied(p)) list_of[n++] = model[PL_W_TOKEN_EMBD];
     if (place == PL_PLACE_ALL)
         for (int s = 0; s < PL_W_LAYER_COUNT; s++) list_of[n++] = p->index.layers[unit][s];
     for (int i = 0; i < n; i++)
@@ -241,7 +246,8 @@ static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape,
         for (int slot = 0; slot < PL_W_LAYER_COUNT; slot++)
             most = larger_scratch(most, p, slot, p->index.layers[l][slot], shape->n_rows, n_threads);
     int32_t output = p->index.model[PL_W_OUTPUT] >= 0 ? p->index.model[PL_W_OUTPUT] : p->index.model[PL_W_TOKEN_EMBD];
-    if (pl_shape_has_head(shape, p)) most = larger_scratch(most, p, PL_W_OUTPUT, output, n_out_max, n_threads);
+    if (pl_shape_has_head(shape, p) && !p->arch->encoder)
+        most = larger_scratch(most, p, PL_W_OUTPUT, output, n_out_max, n_threads);
     return most;
 }
 
@@ -282,7 +288,8 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
     int32_t n_layer = shape->layer_end - shape->layer_first,
             planned = n_layer < PLANNED_LAYERS ? n_layer : PLANNED_LAYERS;
     out->n_out_max = shape->n_seqs > OUT_ROWS_MIN ? shape->n_seqs : OUT_ROWS_MIN;
-    if (out->n_out_max > shape->n_rows) out->n_out_max = shape->n_rows;
+    /* A sequence that its rows see whole cannot be run in parts. */
+    if (out->n_out_max > shape->n_rows || p->arch->encoder) out->n_out_max = shape->n_rows;
     pl_graph_request r = pl_graph_request_of(shape, p, shape->n_rows, out->n_out_max);
     size_t n_tensors = 0;
     PL_TRY(plan_layers(p, r, planned, &out->intermediates, &n_tensors, err));

@@ -38,6 +38,8 @@ int32_t pl_model_n_layer(const pl_model_profile *p);
 int32_t pl_model_n_embd(const pl_model_profile *p);        /* width of the activations between stages */
 int32_t pl_model_n_vocab(const pl_model_profile *p);
 int32_t pl_model_n_ctx_train(const pl_model_profile *p);
+/* Whether the model gives embeddings only, of sequences that it sees whole. */
+bool pl_model_is_encoder(const pl_model_profile *p);
 /* Tensors that a stage of these layers needs: indices of pl_gguf_tensor_at in ascending order; returns how many (out NULL: only counts). */
 size_t pl_model_stage_tensors(const pl_model_profile *p, int32_t layer_first, int32_t layer_end, size_t *out);
 /* Bytes of the weights of one unit (a layer, PL_UNIT_EMBED, PL_UNIT_HEAD). */

@@ -20,6 +20,7 @@ static int64_t dim_of(const pl_hparams *hp, pl_dim d)
     case PL_DIM_N_HEAD_KV: return hp->n_head_kv;
     case PL_DIM_CTX: return hp->n_ctx_train;
     case PL_DIM_COUPLES: return hp->rope.n_rot / 2;
+    case PL_DIM_ANY:
     case PL_DIM_END: break;
     }
     return 1;
@@ -33,6 +34,7 @@ static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, co
     bool is_matrix = dims[1] != PL_DIM_END;
     int64_t ne0 = dim_of(hp, dims[0]), ne1 = is_matrix ? dim_of(hp, dims[1]) : 1;
     int name_size = (int)(t->name.size > 64 ? 64 : t->name.size);
+    if (dims[1] == PL_DIM_ANY) ne1 = t->ne[1];
     if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
         pl_problem(problems,
                    "tensor %.*s is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "], not [%" PRId64 ", %" PRId64

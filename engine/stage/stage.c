@@ -30,6 +30,7 @@ typedef struct kept_graph {
     pl_graph *graph;
     pl_model_graph io;
     int32_t n_rows, n_out;
+    bool embeddings;
     uint64_t used_at;
 } kept_graph;
 
@@ -110,12 +111,13 @@ static void drop_graph(kept_graph *k)
     *k = (kept_graph){0};
 }
 
-static pl_status make_graph(pl_stage *s, kept_graph *k, int32_t n_rows, int32_t n_out, pl_error *err)
+static pl_status make_graph(pl_stage *s, kept_graph *k, int32_t n_rows, int32_t n_out, bool embeddings, pl_error *err)
 {
     drop_graph(k);
     pl_status status;
     if ((status = pl_graph_ctx_new(&k->ctx, err)) != PL_OK) goto fail;
     pl_graph_request r = pl_graph_request_of(&s->options.shape, s->profile, n_rows, n_out);
+    r.embeddings = embeddings;
     r.weight = graph_weight;
     r.kv = graph_kv;
     r.user = s;
@@ -141,6 +143,7 @@ static pl_status make_graph(pl_stage *s, kept_graph *k, int32_t n_rows, int32_t 
     }
     pl_graph_bind(k->graph, s->backend->vt->buffer_base(s->compute));
     k->n_rows = n_rows;
+    k->embeddings = embeddings;
     k->n_out = n_out;
     return PL_OK;
 fail:
@@ -148,18 +151,18 @@ fail:
     return status;
 }
 
-static pl_status get_graph(pl_stage *s, int32_t n_rows, int32_t n_out, kept_graph **out, pl_error *err)
+static pl_status get_graph(pl_stage *s, int32_t n_rows, int32_t n_out, bool embeddings, kept_graph **out, pl_error *err)
 {
     kept_graph *oldest = &s->graphs[0];
     for (int i = 0; i < PL_STAGE_GRAPHS_MAX; i++) {
         kept_graph *k = &s->graphs[i];
-        if (k->ctx && k->n_rows == n_rows && k->n_out == n_out) {
+        if (k->ctx && k->n_rows == n_rows && k->n_out == n_out && k->embeddings == embeddings) {
             *out = k;
             return PL_OK;
         }
         if (k->used_at < oldest->used_at) oldest = k;
     }
-    PL_TRY(make_graph(s, oldest, n_rows, n_out, err));
+    PL_TRY(make_graph(s, oldest, n_rows, n_out, embeddings, err));
     *out = oldest;
     return PL_OK;
 }
@@ -277,7 +280,8 @@ pl_status pl_stage_open(pl_stage **out, const pl_gguf *header, const pl_model_pr
     /* The largest graph is made now: whatever this stage cannot compute is said here, not in the middle of an answer.
      */
     kept_graph *largest;
-    if ((status = get_graph(s, options->shape.n_rows, s->has_head ? s->plan.n_out_max : 0, &largest, err)) != PL_OK)
+    if ((status = get_graph(s, options->shape.n_rows, s->has_head ? s->plan.n_out_max : 0,
+                            s->has_head && s->profile->arch->encoder, &largest, err)) != PL_OK)
         goto fail;
     *out = s;
     return PL_OK;
@@ -456,10 +460,22 @@ static pl_status check_batch(pl_stage *s, const pl_micro_batch *mb, pl_error *er
                        mb->n_ops, s->options.shape.n_rows);
     if (mb->n_rows > 0 && !s->embeds && mb->hidden_in == NULL)
         return pl_fail(err, PL_ERR_INVALID, "rows without hidden states");
+    bool wants_logits = mb->sampled || mb->logits_out;
+    if (s->has_head && wants_logits && mb->embeddings_out)
+        return pl_fail(err, PL_ERR_INVALID, "logits and embeddings of the same rows");
+    if (s->has_head && wants_logits && s->profile->arch->encoder)
+        return pl_fail(err, PL_ERR_INVALID, "%s is an encoder: it gives embeddings, not tokens",
+                       s->profile->arch->name);
     if (mb->n_rows > 0 && !s->has_head && mb->hidden_out == NULL)
         return pl_fail(err, PL_ERR_INVALID, "no place for the hidden states");
     for (int32_t i = 0; i < mb->n_ops; i++) PL_TRY(check_op(s, &mb->ops[i], err));
-    for (int32_t i = 0; i < mb->n_rows; i++) PL_TRY(check_row(s, &mb->rows[i], &s->slots[i], err));
+    for (int32_t i = 0; i < mb->n_rows; i++) {
+        const pl_row *row = &mb->rows[i];
+        if (s->profile->arch->encoder && row->pos > 0 && (i == 0 || mb->rows[i - 1].seq != row->seq))
+            return pl_fail(err, PL_ERR_INVALID,
+                           "row: an encoder sees sequence %" PRId32 " whole, and its rows are not together", row->seq);
+        PL_TRY(check_row(s, row, &s->slots[i], err));
+    }
     return PL_OK;
 }
 
@@ -527,7 +543,8 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
         s->ids[i] = row->token >= 0 || !s->has_head ? row->token : s->seqs[row->seq].history[row->pos];
         int32_t n_pages;
         const int32_t *pages = pl_kv_pages(s->kv, row->seq, &n_pages);
-        size_t in_use = (size_t)(row->pos / PL_KV_PAGE + 1) * sizeof *pages;
+        int32_t last = k->io.last ? pl_kv_length(s->kv, row->seq) - 1 : row->pos;
+        size_t in_use = (size_t)(last / PL_KV_PAGE + 1) * sizeof *pages;
         PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.tables->data + (size_t)i * k->io.tables->nb[1], pages, in_use, err));
         if (k->io.rope) {
             pl_rope_table_row(&s->rope, row->pos, s->rope_row);
@@ -536,15 +553,23 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
         }
         if (k->io.rope_local) {
             pl_rope_table_row(&s->rope_local, row->pos, s->rope_row);
-            PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope_local->data + (size_t)i * k->io.rope_local->nb[1], s->rope_row,
-                                  k->io.rope_local->nb[1], err));
+            PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope_local->data + (size_t)i * k->io.rope_local->nb[1],
+                                  s->rope_row, k->io.rope_local->nb[1], err));
         }
         if (k->io.temperature) {
             float factor = pl_hparams_temperature(&s->profile->hp, row->pos);
             PL_TRY(b->vt->copy_in(b, (float *)k->io.temperature->data + i, &factor, sizeof factor, err));
         }
     }
-    PL_TRY(b->vt->copy_in(b, k->io.pos->data, s->pos, ints, err));
+    if (k->io.pos) PL_TRY(b->vt->copy_in(b, k->io.pos->data, s->pos, ints, err));
+    if (k->io.last) {
+        for (int32_t i = 0; i < n; i++) s->pos[i] = pl_kv_length(s->kv, mb->rows[first + i].seq) - 1;
+        PL_TRY(b->vt->copy_in(b, k->io.last->data, s->pos, ints, err));
+    }
+    if (k->io.types) {
+        memset(s->pos, 0, ints);
+        PL_TRY(b->vt->copy_in(b, k->io.types->data, s->pos, ints, err));
+    }
     PL_TRY(b->vt->copy_in(b, k->io.slots->data, s->slots + first, ints, err));
     if (k->io.ids) PL_TRY(b->vt->copy_in(b, k->io.ids->data, s->ids, ints, err));
     if (k->io.hidden) {
@@ -588,13 +613,18 @@ static pl_status run_part(pl_stage *s, const pl_micro_batch *mb, int32_t first, 
                           int32_t out_base, pl_error *err)
 {
     kept_graph *k;
-    PL_TRY(get_graph(s, n, n_out, &k, err));
+    PL_TRY(get_graph(s, n, n_out, s->has_head && (mb->embeddings_out || s->profile->arch->encoder), &k, err));
     k->used_at = ++s->n_runs;
     PL_TRY(write_inputs(s, mb, first, n, n_out, k, err));
     uint8_t *scratch = (uint8_t *)s->backend->vt->buffer_base(s->compute) + s->plan.intermediates;
     PL_TRY(s->backend->vt->compute(s->backend, k->graph, scratch, err));
-    if (s->has_head) return read_logits(s, mb, first, n_out, out_base, k, err);
     size_t n_embd = (size_t)s->profile->hp.n_embd;
+    if (k->embeddings) {
+        if (n_out == 0 || mb->embeddings_out == NULL) return PL_OK;
+        return s->backend->vt->copy_out(s->backend, mb->embeddings_out + (size_t)out_base * n_embd, k->io.result->data,
+                                        (size_t)n_out * n_embd * sizeof(float), err);
+    }
+    if (s->has_head) return read_logits(s, mb, first, n_out, out_base, k, err);
     return s->backend->vt->copy_out(s->backend, mb->hidden_out + (size_t)first * n_embd, k->io.result->data,
                                     (size_t)n * n_embd * sizeof(float), err);
 }

@@ -71,9 +71,11 @@ typedef struct pl_micro_batch {
     pl_sampled *sampled; /* one per row with logits, in order; NULL unless last stage, and there when only logits_out is
                             wanted */
     float *logits_out;   /* f32 [rows with logits, n_vocab], NULL when not wanted; last stage */
+    float *embeddings_out; /* f32 [rows with logits, n_embd]: what the output matrix would multiply, instead of logits
+                            * (sampled and logits_out are NULL then); all that an encoder gives; last stage */
 } pl_micro_batch;
 
-/* Runs it. Everything is checked before anything changes: an unknown sequence, a block out of range or used twice, a
+/* Runs it. Of an encoder (pl_model_is_encoder) all rows of a sequence stand together in one batch. Everything is checked before anything changes: an unknown sequence, a block out of range or used twice, a
  * position that does not follow (rows of one sequence are ascending without gaps from its length), a token outside the
  * vocabulary, too many rows: PL_ERR_INVALID, and the stage is as before. A block that several sequences share is never
  * written: a row in one is PL_ERR_INVALID too. PL_ERR_NO_MEMORY: no room for the description of a graph; the sequences

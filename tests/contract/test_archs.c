@@ -16,11 +16,14 @@
 
 /* One row per case. */
 static const char *const cases[] = {
-    "cohere2",     "command-r", "command-r-plus", "exaone4",    "exaone4-window", "gemma",
-    "gemma2",      "gemma3",    "glm4",           "gpt2",       "gptneox",        "gptneox-serial",
-    "granite",     "llama",     "llama3-rope",    "ministral3", "mistral",        "mistral3",
-    "olmo2",       "phi2",      "phi2-fused",     "phi3",       "phi3-long",      "phi3-short",
-    "phi3-window", "qwen2",     "qwen3",          "smollm3",    "stablelm",       "stablelm-parallel",
+    "bert",           "nomic-bert",     "cohere2",        "command-r",
+    "command-r-plus", "exaone4",        "exaone4-window", "gemma",
+    "gemma2",         "gemma3",         "glm4",           "gpt2",
+    "gptneox",        "gptneox-serial", "granite",        "llama",
+    "llama3-rope",    "ministral3",     "mistral",        "mistral3",
+    "olmo2",          "phi2",           "phi2-fused",     "phi3",
+    "phi3-long",      "phi3-short",     "phi3-window",    "qwen2",
+    "qwen3",          "smollm3",        "stablelm",       "stablelm-parallel",
     "starcoder2",
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_TOKENS_MAX = 64, N_VOCAB_MAX = 128 };
@@ -28,7 +31,8 @@ enum { N_CASES = sizeof cases / sizeof cases[0], N_TOKENS_MAX = 64, N_VOCAB_MAX 
 typedef struct arch_case {
     pl_json *json;
     pl_buf text;
-    int32_t n_tokens, n_vocab, tokens[N_TOKENS_MAX];
+    bool encoder; /* rows are embeddings instead of logits */
+    int32_t n_tokens, width, tokens[N_TOKENS_MAX];
     float wanted[N_TOKENS_MAX * N_VOCAB_MAX];
 } arch_case;
 
@@ -150,9 +154,10 @@ static void read_case(const char *name)
     c.n_tokens = (int32_t)pl_json_size(tokens);
     ck_assert(c.n_tokens > PL_KV_PAGE && c.n_tokens <= N_TOKENS_MAX);
     for (int32_t i = 0; i < c.n_tokens; i++) c.tokens[i] = (int32_t)pl_json_i64(pl_json_at(tokens, (size_t)i));
-    pl_str digits = pl_json_str(pl_json_get(c.json, "logits_f16"));
-    c.n_vocab = (int32_t)(digits.size / 4) / c.n_tokens;
-    ck_assert(c.n_vocab > 0 && c.n_vocab <= N_VOCAB_MAX && digits.size == 4 * (size_t)c.n_tokens * (size_t)c.n_vocab);
+    c.encoder = pl_json_get(c.json, "embeddings_f16") != NULL;
+    pl_str digits = pl_json_str(pl_json_get(c.json, c.encoder ? "embeddings_f16" : "logits_f16"));
+    c.width = (int32_t)(digits.size / 4) / c.n_tokens;
+    ck_assert(c.width > 0 && c.width <= N_VOCAB_MAX && digits.size == 4 * (size_t)c.n_tokens * (size_t)c.width);
     for (size_t i = 0; i < digits.size / 4; i++) {
         const char *d = digits.data + 4 * i;
         c.wanted[i] = pl_f16_to_f32((uint16_t)(hex(d[0]) << 12 | hex(d[1]) << 8 | hex(d[2]) << 4 | hex(d[3])));
@@ -163,7 +168,8 @@ static void open_case(rig_model *m, const char *name, pl_type type)
 {
     read_case(name);
     rig_model_from_bytes(m, make_file(type));
-    ck_assert_int_eq(pl_model_n_vocab(m->p), c.n_vocab);
+    ck_assert_int_eq(c.encoder ? pl_model_n_embd(m->p) : pl_model_n_vocab(m->p), c.width);
+    ck_assert(pl_model_is_encoder(m->p) == c.encoder);
 }
 
 static void close_case(rig_model *m)
@@ -178,6 +184,7 @@ static void compute(const rig_model *m, rig_options o, int32_t chunk, uint32_t s
     rig r;
     o.n_seqs = 2;
     o.n_ctx = 96;
+    o.embeddings = c.encoder;
     rig_open_with(&r, m, o);
     rig_seq_open(&r, 1, shuffle);
     memset(out, 0, sizeof got);
@@ -193,8 +200,8 @@ START_TEST(logits_are_those_of_transformers_at_every_position)
     double least = 1, most = 0;
     for (int32_t i = 0; i < c.n_tokens; i++) {
         double dot = 0, aa = 0, bb = 0, dd = 0;
-        for (int32_t k = 0; k < c.n_vocab; k++) {
-            double a = (double)got[i * c.n_vocab + k], b = (double)c.wanted[i * c.n_vocab + k];
+        for (int32_t k = 0; k < c.width; k++) {
+            double a = (double)got[i * c.width + k], b = (double)c.wanted[i * c.width + k];
             dot += a * b;
             aa += a * a;
             bb += b * b;
@@ -240,14 +247,73 @@ START_TEST(any_way_to_compute_gives_the_same_bits)
             for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
                 rig_options o = ways[i].o;
                 o.kv_f32 = kv_f32;
-                compute(&m, o, ways[i].chunk, ways[i].shuffle, got);
-                int64_t at = first_difference(first, got, c.n_tokens * c.n_vocab);
+                compute(&m, o, c.encoder ? 512 : ways[i].chunk, ways[i].shuffle, got);
+                int64_t at = first_difference(first, got, c.n_tokens * c.width);
                 ck_assert_msg(at < 0, "%s, %s: %s differs from the whole prompt at token %d, logit %d", cases[_i],
-                              pl_type_name(types[t]), ways[i].what, (int)(at / c.n_vocab), (int)(at % c.n_vocab));
+                              pl_type_name(types[t]), ways[i].what, (int)(at / c.width), (int)(at % c.width));
             }
         }
         close_case(&m);
     }
+}
+END_TEST
+
+START_TEST(embeddings_are_what_the_output_matrix_multiplies)
+{
+    static float embeddings[N_TOKENS_MAX * N_VOCAB_MAX];
+    rig_model m;
+    open_case(&m, "llama", PL_TYPE_F32);
+    compute(&m, (rig_options){.n_stages = 2}, 512, 0, first);
+    rig r;
+    rig_open(&r, &m, .n_stages = 2, .n_ctx = 96, .embeddings = true);
+    rig_seq_open(&r, 0, 0);
+    rig_logits(&r, 0, 0, c.tokens, c.n_tokens, 7, embeddings);
+    rig_close(&r);
+    int32_t n_embd = pl_model_n_embd(m.p);
+    const float *output = pl_gguf_find_tensor(m.g, PL_STR("output.weight"))->data;
+    for (int32_t i = 0; i < c.n_tokens; i++)
+        for (int32_t k = 0; k < c.width; k++) {
+            double sum = 0;
+            for (int32_t e = 0; e < n_embd; e++)
+                sum += (double)embeddings[i * n_embd + e] * (double)output[k * n_embd + e];
+            ck_assert_msg(fabs(sum - (double)first[i * c.width + k]) < 1e-4, "position %d, logit %d: %.6f, not %.6f",
+                          (int)i, (int)k, sum, (double)first[i * c.width + k]);
+        }
+    close_case(&m);
+}
+END_TEST
+
+START_TEST(an_encoder_gives_no_logits_and_takes_no_part_of_a_sequence)
+{
+    rig_model m;
+    pl_error err = {0};
+    open_case(&m, "bert", PL_TYPE_F32);
+    compute(&m, (rig_options){0}, 512, 0, first);
+    rig r;
+    rig_open(&r, &m, .n_ctx = 96, .embeddings = true);
+    rig_seq_open(&r, 0, 0);
+    rig_seq_open(&r, 1, 0);
+    pl_row rows[2 * N_TOKENS_MAX];
+    for (int32_t i = 0; i < c.n_tokens; i++)
+        rows[i] = (pl_row){.seq = 0, .pos = i, .token = c.tokens[i], .logits = true};
+    pl_micro_batch mb = {.rows = rows, .n_rows = c.n_tokens, .logits_out = got};
+    ck_status(rig_run(&r, &mb, &err), PL_ERR_INVALID, err);
+    ck_says(err, "embeddings");
+    mb = (pl_micro_batch){.rows = rows, .n_rows = 10, .embeddings_out = got};
+    ck_ok(rig_run(&r, &mb, &err), err);
+    mb = (pl_micro_batch){.rows = rows + 10, .n_rows = 10, .embeddings_out = got};
+    ck_status(rig_run(&r, &mb, &err), PL_ERR_INVALID, err);
+    ck_says(err, "whole");
+    rig_seq_close(&r, 0);
+    rig_seq_open(&r, 0, 2);
+    /* Two sequences in one batch, the second as before. */
+    memmove(rows + 5, rows, (size_t)c.n_tokens * sizeof *rows);
+    for (int32_t i = 0; i < 5; i++) rows[i] = (pl_row){.seq = 1, .pos = i, .token = 40 - i, .logits = i == 2};
+    mb = (pl_micro_batch){.rows = rows, .n_rows = c.n_tokens + 5, .embeddings_out = got};
+    ck_ok(rig_run(&r, &mb, &err), err);
+    ck_assert_int_eq(first_difference(first, got + c.width, c.n_tokens * c.width), -1);
+    rig_close(&r);
+    close_case(&m);
 }
 END_TEST
 
@@ -275,6 +341,8 @@ static Suite *archs_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, logits_are_those_of_transformers_at_every_position, 0, N_CASES);
     tcase_add_loop_test(t, any_way_to_compute_gives_the_same_bits, 0, N_CASES);
+    tcase_add_test(t, embeddings_are_what_the_output_matrix_multiplies);
+    tcase_add_test(t, an_encoder_gives_no_logits_and_takes_no_part_of_a_sequence);
     tcase_add_test(t, every_architecture_has_a_case);
     suite_add_tcase(s, t);
     return s;

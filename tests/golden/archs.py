@@ -53,7 +53,7 @@ class Case:
     """What a case function fills in. g(...) declares a GGUF tensor (shape as in torch) and gives its values."""
 
     def __init__(self, arch):
-        self.arch, self.keys, self.tensors, self.made, self.model, self.params = arch, {}, [], {}, None, {}
+        self.arch, self.keys, self.tensors, self.made, self.model, self.params, self.encoder = arch, {}, [], {}, None, {}, False
         self.add("general.architecture", arch)
 
     def add(self, key, value):
@@ -653,6 +653,62 @@ def exaone4_window():
     return exaone(True)
 
 
+def encoder_layers(c, hf, gg, names, bias):
+    """names: what the encoder calls q, k, v, o and the two norms."""
+    for m, name in zip(("attn_q", "attn_k", "attn_v", "attn_output"), names):
+        c.p(hf + name + ".weight", c.g(gg + m + ".weight", (c.embd, c.embd)))
+        if bias:
+            c.p(hf + name + ".bias", c.g(gg + m + ".bias", (c.embd,)))
+    layer_norm(c, hf + names[4], gg + "attn_output_norm")
+    layer_norm(c, hf + names[5], gg + "layer_output_norm")
+
+
+def encoder_embeddings(c):
+    c.encoder = True
+    c.set(attention__causal=False, pooling_type=1)
+    c.p("embeddings.word_embeddings.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
+    c.p("embeddings.token_type_embeddings.weight", c.g("token_types.weight", (2, c.embd)))
+    layer_norm(c, "embeddings.LayerNorm", "token_embd_norm")
+
+
+@case
+def bert():
+    c = Case("bert")
+    sizes(c, head_kv=4)
+    del c.base["num_key_value_heads"]
+    c.model = transformers.BertModel(transformers.BertConfig(**c.base, layer_norm_eps=layer_norm_eps(c, 1e-12)), add_pooling_layer=False)
+    encoder_embeddings(c)
+    c.p("embeddings.position_embeddings.weight", c.g("position_embd.weight", (c.ctx, c.embd)))
+    for i in range(c.layer):
+        hf, gg = f"encoder.layer.{i}.", f"blk.{i}."
+        encoder_layers(c, hf, gg, ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+                                   "attention.output.LayerNorm", "output.LayerNorm"), True)
+        plain_mlp(c, hf, gg, "intermediate.dense", "output.dense")
+    return c
+
+
+@case
+def nomic_bert():
+    c = Case("nomic-bert")
+    sizes(c, head_kv=4)
+    del c.base["num_key_value_heads"]
+    c.model = transformers.NomicBertModel(
+        transformers.NomicBertConfig(**c.base, **rope(c, 1000.0), layer_norm_eps=layer_norm_eps(c, 1e-12), head_dim=12), add_pooling_layer=False
+    )
+    encoder_embeddings(c)
+    for i in range(c.layer):
+        hf, gg = f"layers.{i}.", f"blk.{i}."
+        names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "post_attention_layernorm", "post_mlp_layernorm")
+        w = c.g(gg + "attn_qkv.weight", (3 * c.embd, c.embd))
+        for k in range(3):
+            c.p(hf + names[k] + ".weight", w[k * c.embd : (k + 1) * c.embd])
+        c.p(hf + names[3] + ".weight", c.g(gg + "attn_output.weight", (c.embd, c.embd)))
+        layer_norm(c, hf + names[4], gg + "attn_output_norm")
+        layer_norm(c, hf + names[5], gg + "layer_output_norm")
+        gated_mlp(c, hf, gg)
+    return c
+
+
 # --- Running them ---
 
 
@@ -669,11 +725,12 @@ def logits_of(c):
     c.model.load_state_dict({name: value.clone().contiguous() for name, value in c.params.items()})
     c.model.eval()
     with torch.no_grad():
-        return c.model(torch.tensor([tokens()])).logits[0].float().numpy()
+        out = c.model(torch.tensor([tokens()]))
+        return (out.last_hidden_state if c.encoder else out.logits)[0].float().numpy()
 
 
 def write(c, logits, path):
-    out = {"keys": c.keys, "tensors": c.tensors, "tokens": tokens(), "logits_f16": logits.astype(">f2").tobytes().hex()}
+    out = {"keys": c.keys, "tensors": c.tensors, "tokens": tokens(), ("embeddings_f16" if c.encoder else "logits_f16"): logits.astype(">f2").tobytes().hex()}
     with open(path, "w") as f:
         f.write("{" + ",\n".join(f'"{k}": ' + (json.dumps(v) if k != "tensors" else "[\n" + ",\n".join(map(json.dumps, v)) + "]") for k, v in out.items()))
         f.write("}\n")
@@ -698,6 +755,8 @@ def write_gguf(c, path):
             w.add_array(key, v)
     w.add_string("tokenizer.ggml.model", "none")
     w.add_uint32(c.arch + ".vocab_size", N_VOCAB)
+    if c.encoder:
+        w.add_uint32("tokenizer.ggml.token_type_count", 2)
     for name, _, _, _ in c.tensors:
         w.add_tensor(name, np.ascontiguousarray(c.made[name].numpy()))
     w.write_header_to_file()
@@ -706,7 +765,7 @@ def write_gguf(c, path):
     w.close()
 
 
-def llama_cpp_logits(path):
+def llama_cpp_logits(path, width, encoder):
     import llama_cpp as L
 
     quiet = L.llama_log_callback(lambda level, text, user: sys.stderr.write(text.decode()) if level >= 4 and level < 5 else None)
@@ -719,6 +778,7 @@ def llama_cpp_logits(path):
     p.n_threads = p.n_threads_batch = 1
     p.type_k = p.type_v = 0  # F32
     p.flash_attn_type = 0
+    p.embeddings, p.pooling_type = encoder, 0
     ctx = L.llama_init_from_model(model, p)
     assert ctx, "llama.cpp makes no context"
     batch = L.llama_batch_init(N_TOKENS, 0, 1)
@@ -727,7 +787,8 @@ def llama_cpp_logits(path):
         batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = t, i, 1, 1
         batch.seq_id[i][0] = 0
     assert L.llama_decode(ctx, batch) == 0
-    out = np.array([np.ctypeslib.as_array(L.llama_get_logits_ith(ctx, i), (N_VOCAB,)).copy() for i in range(N_TOKENS)])
+    row = L.llama_get_embeddings_ith if encoder else L.llama_get_logits_ith
+    out = np.array([np.ctypeslib.as_array(row(ctx, i), (width,)).copy() for i in range(N_TOKENS)])
     L.llama_batch_free(batch)
     L.llama_free(ctx)
     L.llama_model_free(model)
@@ -757,7 +818,7 @@ def main():
                 path = os.path.join(d, "model.gguf")
                 write_gguf(c, path)
                 try:
-                    said = ", llama.cpp: cosine %.7f, difference %.6f" % distance(llama_cpp_logits(path), logits)
+                    said = ", llama.cpp: cosine %.7f, difference %.6f" % distance(llama_cpp_logits(path, logits.shape[1], c.encoder), logits)
                 except AssertionError as e:
                     said = f", llama.cpp: {e}"
         print(f"{name}: {sum(np.prod(t[1]) for t in c.tensors)} weights, deviation of logits {logits.std():.3f}{said}")
