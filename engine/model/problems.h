@@ -16,8 +16,8 @@ typedef struct pl_problems {
 void pl_problem(pl_problems *p, const char *fmt, ...) PL_PRINTF(2, 3);
 /* As pl_problem, for what is well formed but not known to this build. */
 void pl_problem_unsupported(pl_problems *p, const char *fmt, ...) PL_PRINTF(2, 3);
-/* PL_OK when there was none; PL_ERR_NO_MEMORY when something could not be noted; otherwise PL_ERR_FORMAT (PL_ERR_UNSUPPORTED when nothing is wrong but something is
- * unknown) with all of them. Frees p in any case. */
+/* PL_OK when there was none; PL_ERR_NO_MEMORY when something could not be noted; otherwise PL_ERR_FORMAT
+ * (PL_ERR_UNSUPPORTED when nothing is wrong but something is unknown) with all of them. Frees p in any case. */
 PL_MUST_CHECK pl_status pl_problems_done(pl_problems *p, const char *what, pl_error *err);
 void pl_problems_fini(pl_problems *p);
 /* False once more would only be counted: then nothing that costs time needs to be found out. */
