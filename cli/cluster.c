@@ -182,22 +182,25 @@ static pl_status check_plain(const keyring *k, const char *address, pl_error *er
 
 static pl_status open_chat(model *m, const cli_options *o, pl_error *err)
 {
-    pl_buf text = {0};
+    pl_buf *text = &m->chat_text;
     pl_status s = PL_OK;
     if (o->chat_template_file)
-        s = pl_file_read(&text, o->chat_template_file, 1 << 20, err);
+        s = pl_file_read(text, o->chat_template_file, 1 << 20, err);
     else if (o->chat_template)
-        pl_buf_add_str(&text, pl_str_from(o->chat_template));
+        pl_buf_add_str(text, pl_str_from(o->chat_template));
     if (s == PL_OK && (o->chat_template || o->chat_template_file)) {
         int32_t bos = pl_vocab_bos(m->vocab), eos = pl_vocab_eos(m->vocab);
-        s = pl_chat_open(&m->chat, pl_buf_str(&text), bos < 0 ? (pl_str){0} : pl_vocab_text(m->vocab, bos),
+        s = pl_chat_open(&m->chat, pl_buf_str(text), bos < 0 ? (pl_str){0} : pl_vocab_text(m->vocab, bos),
                          eos < 0 ? (pl_str){0} : pl_vocab_text(m->vocab, eos), err);
         if (s != PL_OK) s = pl_note(err, s, "chat template");
     } else if (s == PL_OK) {
+        pl_str own = {0};
+        bool found;
         s = pl_chat_open_gguf(&m->chat, m->gguf, m->vocab, err);
+        if (s == PL_OK) s = pl_gguf_get_str(m->gguf, "tokenizer.chat_template", &own, &found, err);
         if (s == PL_ERR_NOT_FOUND) s = PL_OK;
+        pl_buf_add_str(text, own);
     }
-    pl_buf_fini(&text);
     return s;
 }
 
@@ -248,6 +251,7 @@ void model_close(model *m)
 {
     pl_free(m->hashes);
     pl_chat_close(m->chat);
+    pl_buf_fini(&m->chat_text);
     pl_vocab_close(m->vocab);
     pl_model_profile_close(m->profile);
     pl_gguf_close(m->gguf);

@@ -34,6 +34,7 @@ typedef struct model {
     pl_model_profile *profile;
     pl_vocab *vocab;
     pl_chat *chat; /* NULL: it has no template */
+    pl_buf chat_text;
     pl_hash *hashes;
     char name[128];
 } model;

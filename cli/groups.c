@@ -193,6 +193,10 @@ static const option_row http_rows[] = {
     {"--port", "PORT", OPT_I32, AT(port), "Its port; 0 takes a free one (default: 8080)."},
     {"--api-key", "KEY", OPT_LIST, AT(api_keys), "Clients must send this as Bearer token. May be given several times."},
     {"--api-key-file", "FILE", OPT_STR, AT(api_key_file), "The same, one key per line; # begins a comment."},
+    {"--cors-origin", "ORIGIN", OPT_LIST, AT(cors_origins),
+     "Let pages of this origin (https://example.org) read the answers, beside those of this machine; * lets all. May "
+     "be given "
+     "several times."},
     {"--ssl-cert-file", "FILE", OPT_STR, AT(cert), "TLS: certificate chain, PEM."},
     {"--ssl-key-file", "FILE", OPT_STR, AT(ssl_key), "TLS: secret key, PEM."},
     {"-a, --alias", "NAME", OPT_STR, AT(alias), "The model's name in answers (default: the file's name)."},

@@ -80,7 +80,7 @@ typedef struct cli_options {
     /* http */
     const char *host, *cert, *ssl_key, *alias, *api_key_file, *url;
     int32_t port;
-    str_list api_keys;
+    str_list api_keys, cors_origins;
     const char *cacert;
     bool insecure;
     /* text */

@@ -1019,6 +1019,98 @@ static void completions(pl_api *a, pl_http_exchange *x)
     complete(a, x, KIND_TEXT);
 }
 
+static void completion(pl_api *a, pl_http_exchange *x)
+{
+    complete(a, x, KIND_NATIVE);
+}
+
+/* The body as a reader; false when it is no object: then it is answered. */
+static bool read_body(pl_api *a, pl_http_exchange *x, api_reader *r, pl_json **body)
+{
+    pl_bytes raw = pl_http_body(x);
+    if (pl_json_parse(body, (pl_str){(const char *)raw.data, raw.size}, &r->err) != PL_OK) {
+        respond_error(a, x, 400, &r->err, NULL);
+        return false;
+    }
+    r->body = *body;
+    if (pl_json_type(*body) != PL_JSON_OBJECT) api_fail(r, PL_ERR_INVALID, "body", "must be a JSON object");
+    return true;
+}
+
+static void respond_read(pl_api *a, pl_http_exchange *x, const api_reader *r, pl_json *result)
+{
+    if (r->failed)
+        respond_fail(a, x, &r->err, r->param);
+    else
+        respond_json(x, 200, result);
+}
+
+static void tokenize(pl_api *a, pl_http_exchange *x)
+{
+    api_reader r = {0};
+    pl_json *body = NULL;
+    if (read_body(a, x, &r, &body)) respond_read(a, x, &r, api_tokenize(&r, a->o.vocab));
+    pl_json_free(body);
+}
+
+static void detokenize(pl_api *a, pl_http_exchange *x)
+{
+    api_reader r = {0};
+    pl_json *body = NULL;
+    if (read_body(a, x, &r, &body)) respond_read(a, x, &r, api_detokenize(&r, a->o.vocab));
+    pl_json_free(body);
+}
+
+/* The prompt that a chat request would give the model. */
+static void apply_template(pl_api *a, pl_http_exchange *x)
+{
+    api_reader r = {0};
+    pl_json *body = NULL, *v = pl_json_object();
+    chat_request chat = {0};
+    pl_buf tokens = {0};
+    if (read_body(a, x, &r, &body)) {
+        if (!r.failed) read_tools(&r, a, &chat);
+        if (!r.failed) read_chat_prompt(&r, a, &chat, &tokens);
+        pl_json_set(v, "prompt", pl_json_string(pl_buf_str(&chat.prompt)));
+        respond_read(a, x, &r, pl_json_ref(v));
+    }
+    pl_json_free(v);
+    pl_buf_fini(&tokens);
+    pl_buf_fini(&chat.prompt);
+    pl_json_free(chat.tools);
+    pl_json_free(body);
+}
+
+static pl_json *token_text(const pl_vocab *vocab, int32_t token)
+{
+    return pl_json_string(token < 0 ? (pl_str){0} : pl_vocab_text(vocab, token));
+}
+
+static void props(pl_api *a, pl_http_exchange *x)
+{
+    pl_json *v = pl_json_object(), *settings = pl_json_object(), *modalities = pl_json_object();
+    pl_json_set(settings, "n_ctx", pl_json_int(pl_coordinator_n_ctx(a->o.coordinator)));
+    pl_json_set(settings, "params", api_settings_json(&a->o.sample));
+    pl_json_set(v, "default_generation_settings", settings);
+    pl_json_set(v, "total_slots", pl_json_int(a->o.n_slots));
+    pl_json_set(v, "model_alias", pl_json_string(pl_str_from(a->o.model)));
+    pl_json_set(v, "chat_template", pl_json_string(a->o.chat_template));
+    pl_json_set(v, "bos_token", token_text(a->o.vocab, pl_vocab_bos(a->o.vocab)));
+    pl_json_set(v, "eos_token", token_text(a->o.vocab, pl_vocab_eos(a->o.vocab)));
+    pl_json_set(modalities, "vision", pl_json_bool(false));
+    pl_json_set(modalities, "audio", pl_json_bool(false));
+    pl_json_set(v, "modalities", modalities);
+    pl_json_set(v, "build_info", pl_json_string(PL_STR("paceline " PACELINE_VERSION)));
+    respond_json(x, 200, v);
+}
+
+static void embeddings(pl_api *a, pl_http_exchange *x)
+{
+    pl_error err;
+    (void)pl_fail(&err, PL_ERR_UNSUPPORTED, "this server gives no embeddings: its pipeline ends with tokens");
+    respond_error(a, x, 501, &err, NULL);
+}
+
 static pl_json *model_json(const pl_api *a)
 {
     pl_json *m = pl_json_object();
@@ -1103,6 +1195,13 @@ static const struct {
 } routes[] = {
     {"POST", "/v1/chat/completions", false, chat_completions},
     {"POST", "/v1/completions", false, completions},
+    {"POST", "/v1/embeddings", false, embeddings},
+    {"POST", "/completion", false, completion},
+    {"POST", "/completions", false, completion},
+    {"POST", "/tokenize", false, tokenize},
+    {"POST", "/detokenize", false, detokenize},
+    {"POST", "/apply-template", false, apply_template},
+    {"GET", "/props", false, props},
     {"GET", "/v1/models", false, models},
     {"GET", "/v1/models/", false, one_model}, /* a slash at the end: and what is behind it */
     {"GET", "/v1/cluster", false, cluster},
@@ -1136,6 +1235,11 @@ void pl_api_handle(void *api, pl_http_exchange *x)
     pl_str method = pl_http_method(x), path = pl_http_path(x);
     const char *allow = NULL;
     pl_error err;
+    bool may_read = api_cors(x, a->o.origins, a->o.n_origins);
+    if (pl_str_is(method, "OPTIONS") && pl_http_header(x, "access-control-request-method").size > 0) {
+        api_preflight(x, may_read); /* without a key: browsers send none with it */
+        return;
+    }
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (!route_is(routes[i].path, path)) continue;
         allow = routes[i].method;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "coordinator/generation.h"
+#include "coordinator/http/server.h"
 #include "engine/base/json.h"
 
 /* A request's body, and the first thing that is wrong with it: further calls change nothing. param names the field. */
@@ -35,3 +36,13 @@ void api_sampling_fini(api_sampling *s);
 void api_read_sampling(api_reader *r, const pl_vocab *vocab, api_sampling *s, pl_sample_params *p);
 /* The field that llama.cpp's server reports as generation_settings. */
 pl_json *api_settings_json(const pl_sample_params *p);
+
+/* The answers of these paths; NULL when the request is wrong. */
+pl_json *api_tokenize(api_reader *r, const pl_vocab *vocab);
+pl_json *api_detokenize(api_reader *r, const pl_vocab *vocab);
+
+/* Adds the headers that let the page which asks read the answer, when it comes from this machine or from one of the
+ * origins ("*": any). Gives whether it may. */
+bool api_cors(pl_http_exchange *x, const char *const *origins, size_t n_origins);
+/* Answers an OPTIONS request. */
+void api_preflight(pl_http_exchange *x, bool allowed);

@@ -199,6 +199,57 @@ class Api(unittest.TestCase):
             self.assertEqual(caught.exception.status, status)
         self.assertIn(b"paceline_up 1", self.c.request("GET", "/metrics"))
 
+    def test_the_paths_of_llama_cpp(self):
+        ids = self.post("/tokenize", {"content": "hello world", "with_pieces": True})["tokens"]
+        self.assertEqual("".join(t["piece"] for t in ids).strip(), "hello world")
+        tokens = [t["id"] for t in ids]
+        self.assertEqual(self.post("/tokenize", {"content": "hello world"})["tokens"], tokens)
+        self.assertEqual(self.post("/detokenize", {"tokens": tokens})["content"].strip(), "hello world")
+        self.refused("/tokenize", {"content": 3}, 400, "content")
+        self.refused("/tokenize", {"content": "a" * 2000000}, 400, "1048576")
+        self.refused("/detokenize", {"tokens": [10 ** 9]}, 400, "token id")
+        self.refused("/detokenize", [], 400, "object")
+        props = self.c.get("/props")
+        self.assertEqual(props["default_generation_settings"]["n_ctx"], 256)
+        self.assertEqual(props["default_generation_settings"]["params"]["samplers"][0], "penalties")
+        self.assertEqual((props["total_slots"], props["model_alias"]), (2, "tiny"))
+        self.assertIn("hello", self.post("/apply-template", CHAT)["prompt"])
+        self.refused("/v1/embeddings", {"input": "x"}, 501, "embeddings")
+
+    def test_the_native_completion_of_llama_cpp(self):
+        ask = {"prompt": "hello", "n_predict": 6, "temperature": 0, "n_probs": 2, "return_tokens": True, "ignore_eos": True}
+        v = self.post("/completion", ask)
+        self.assertEqual((v["stop"], v["stop_type"], v["tokens_predicted"], len(v["tokens"])), (True, "limit", 6, 6))
+        self.assertEqual(len(v["completion_probabilities"][0]["top_logprobs"]), 2)
+        self.assertEqual(v["generation_settings"]["temperature"], 0)
+        self.assertEqual(v["prompt"], "hello")
+        text = self.c.request("POST", "/completion", dict(ask, stream=True)).decode()
+        events = [json.loads(p[6:]) for p in text.split("\n\n") if p]
+        self.assertEqual("".join(e["content"] for e in events), v["content"])
+        self.assertEqual([t for e in events for t in e["tokens"]], v["tokens"])
+        self.assertEqual([e["stop"] for e in events], [False] * (len(events) - 1) + [True])
+        stop = v["content"][2:4]
+        cut = self.post("/completion", dict(ask, stop=[stop]))
+        self.assertEqual((cut["stop_type"], cut["stopping_word"]), ("word", stop))
+        self.assertEqual(cut["content"], v["content"][: v["content"].index(stop)])
+
+    def headers(self, method, path, **headers):
+        c = http.client.HTTPConnection("127.0.0.1", self.c.http_port, timeout=10)
+        c.request(method, path, headers=headers)
+        r = c.getresponse()
+        r.read()
+        c.close()
+        return r
+
+    def test_pages_of_this_machine_may_ask_and_others_may_not(self):
+        for origin, allowed in (("http://localhost:3000", True), ("https://127.0.0.1", True), ("https://example.org", False), ("null", False),
+                                ("http://localhost.example.org", False)):
+            r = self.headers("GET", "/v1/models", Origin=origin)
+            self.assertEqual(r.getheader("Access-Control-Allow-Origin"), origin if allowed else None)
+            r = self.headers("OPTIONS", "/v1/chat/completions", Origin=origin, **{"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"})
+            self.assertEqual((r.status, r.getheader("Access-Control-Allow-Headers")), (200, "authorization,x-stainless-os" if allowed else None))
+        self.assertIsNone(self.headers("GET", "/v1/models").getheader("Access-Control-Allow-Origin"))
+
     def raw(self, data, wait=2):
         with socket.create_connection(("127.0.0.1", self.c.http_port)) as s:
             s.settimeout(wait)
