@@ -230,6 +230,29 @@ static pl_status hash_tensors(model *m, const cli_options *o, pl_error *err)
     return s;
 }
 
+static pl_status add_adapter(model *m, int32_t *n, const char *path, float scale, pl_error *err)
+{
+    PL_TRY(pl_gguf_add_adapter(m->gguf, path, err));
+    m->adapters[(*n)++] = scale;
+    return PL_OK;
+}
+
+static pl_status add_adapters(model *m, const cli_options *o, pl_error *err)
+{
+    int32_t n = 0;
+    for (int i = 0; i < o->lora.n; i++) PL_TRY(add_adapter(m, &n, o->lora.items[i], 1, err));
+    for (int i = 0; i < o->lora_scaled.n; i++) {
+        const char *text = o->lora_scaled.items[i], *colon = strrchr(text, ':');
+        char path[4096], *end = NULL;
+        float scale = colon ? strtof(colon + 1, &end) : 0;
+        if (!colon || end == colon + 1 || *end || (size_t)(colon - text) >= sizeof path)
+            return pl_fail(err, PL_ERR_INVALID, "--lora-scaled %s: not FILE:SCALE", text);
+        snprintf(path, sizeof path, "%.*s", (int)(colon - text), text);
+        PL_TRY(add_adapter(m, &n, path, scale, err));
+    }
+    return PL_OK;
+}
+
 pl_status model_open(model *m, const cli_options *o, pl_error *err)
 {
     *m = (model){0};
@@ -238,6 +261,10 @@ pl_status model_open(model *m, const cli_options *o, pl_error *err)
     snprintf(m->name, sizeof m->name, "%s", o->alias ? o->alias : base ? base + 1 : o->model);
     pl_status s;
     if ((s = pl_gguf_open(&m->gguf, o->model, err)) != PL_OK) return s;
+    if ((s = add_adapters(m, o, err)) != PL_OK) {
+        model_close(m);
+        return s;
+    }
     if ((s = pl_model_profile_open(&m->profile, m->gguf, err)) != PL_OK ||
         (s = pl_vocab_open(&m->vocab, m->gguf, err)) != PL_OK || (s = open_chat(m, o, err)) != PL_OK ||
         (s = hash_tensors(m, o, err)) != PL_OK) {

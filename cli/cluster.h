@@ -36,6 +36,7 @@ typedef struct model {
     pl_chat *chat; /* NULL: it has no template */
     pl_buf chat_text;
     pl_hash *hashes;
+    float adapters[PL_ADAPTERS_MAX]; /* scales for requests that do not say: --lora, then --lora-scaled */
     char name[128];
 } model;
 PL_MUST_CHECK pl_status model_open(model *m, const cli_options *o, pl_error *err);

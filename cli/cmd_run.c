@@ -124,6 +124,7 @@ static pl_status answer(session *s, pl_error *err)
                                            .has_seed = o->has_seed,
                                            .sample = s->h.sampling.params},
                                .special = o->special};
+    memcpy(g.request.adapters, s->h.m.adapters, sizeof g.request.adapters);
     pl_buf text = {0}, tokens = {0};
     pl_status status = PL_OK;
     if (o->stops.n > PL_STOPS_MAX)

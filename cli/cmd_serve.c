@@ -107,6 +107,8 @@ static int run(const cli_options *o, int argc, char **argv)
         .max_tokens = o->n_predict,
         .context_shift = o->context_shift,
         .n_keep = o->n_keep,
+        .adapters = s.h.m.adapters,
+        .n_adapters = pl_model_n_adapters(s.h.m.profile),
     };
     pl_http_options http = {.host = o->host, .port = o->port, .cert_file = o->cert, .key_file = o->ssl_key};
     if (pl_api_new(&s.api, &api, &err) != PL_OK ||

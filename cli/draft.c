@@ -67,6 +67,7 @@ pl_status draft_open(draft **out, pl_loop *loop, const cli_options *o, const pl_
     d->o = *o;
     d->o.model = o->model_draft;
     d->o.alias = d->o.trace = d->o.advertise = NULL;
+    d->o.lora.n = d->o.lora_scaled.n = 0;
     d->o.mem = 0;
     d->keys.plain = true;
     d->loop = loop;

@@ -23,6 +23,10 @@ static const option_row model_rows[] = {
     {"--context-shift", NULL, OPT_FLAG, AT(context_shift),
      "When the context is full, leave out the older half of what is behind --keep tokens and go on (default: stop)."},
     {"--keep", "N", OPT_I32, AT(n_keep), "Tokens that a context shift keeps; -1: the prompt (default: 0)."},
+    {"--lora", "FILE", OPT_LIST, AT(lora),
+     "A LoRA adapter, a GGUF file; may be given up to 8 times. Requests can ask for other scales by its number."},
+    {"--lora-scaled", "FILE:SCALE", OPT_LIST, AT(lora_scaled),
+     "The same with a scale other than 1; 0: only on request."},
     {"-md, --model-draft", "FILE", OPT_STR, AT(model_draft),
      "A small model with the same vocabulary that guesses tokens, which the model then checks several at a time: the "
      "same answers, sooner. It runs in this process."},

@@ -68,6 +68,7 @@ typedef struct cli_options {
     uint64_t mem;
     bool no_local, plain;
     const char *model_draft, *spec_type;
+    str_list lora, lora_scaled;
     int32_t n_draft, n_kept;
     float draft_p_min;
     bool no_cache_prompt, context_shift;

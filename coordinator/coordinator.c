@@ -228,6 +228,10 @@ pl_status pl_coordinator_submit(pl_coordinator *c, const pl_request_params *para
 {
     *out = NULL;
     if (c->stopping) return pl_fail(err, PL_ERR_CANCELLED, "the coordinator stops");
+    for (int32_t i = pl_model_n_adapters(c->model.profile); i < PL_ADAPTERS_MAX; i++)
+        if (params->adapters[i] != 0)
+            return pl_fail(err, PL_ERR_INVALID, "adapter %d: the model has %d", i,
+                           pl_model_n_adapters(c->model.profile));
     pl_request *r = NULL;
     PL_TRY(pl_request_new(&r, params, c->options.n_ctx, c->limits.n_vocab, &c->rng, err));
     pl_status s = pipeline_refuses(c) ? pl_fail(err, c->down_why.status, "%s", c->down_why.text)

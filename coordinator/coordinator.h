@@ -86,10 +86,11 @@ typedef struct pl_request_params {
     int32_t n_tokens;
     int32_t max_tokens; /* -1: until the context is full */
     bool ignore_eos;
+    float adapters[PL_ADAPTERS_MAX]; /* how much of each of the model's adapters; 0: nothing */
     bool context_shift; /* when the context is full, half of what is behind n_keep tokens is left out, and it goes on */
     int32_t n_keep;     /* -1: the prompt */
-    bool no_cache; /* computes its whole prompt, whatever other sequences have of it */
-    bool has_seed; /* else the coordinator draws sample.seed and records it */
+    bool no_cache;      /* computes its whole prompt, whatever other sequences have of it */
+    bool has_seed;      /* else the coordinator draws sample.seed and records it */
     pl_sample_params sample;
 } pl_request_params;
 

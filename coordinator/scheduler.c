@@ -356,6 +356,7 @@ static int32_t find_prefix(const pl_scheduler *s, const pl_request *r, int32_t *
     for (int32_t i = 0; i < s->n_slots && !r->no_cache; i++) {
         const pl_sched_slot *slot = &s->slots[i];
         if (slot->state != PL_SLOT_KEPT && (slot->state != PL_SLOT_USED || !slot->opened)) continue;
+        if (memcmp(slot->adapters, r->adapters, sizeof slot->adapters) != 0) continue;
         const int32_t *tokens = slot->request ? slot->request->tokens : slot->tokens;
         int32_t most = slot->request ? slot->request->n_sent : slot->n_tokens, n = 0;
         if (most > r->n_tokens - 1) most = r->n_tokens - 1;
@@ -416,6 +417,7 @@ static void admit(pl_scheduler *s)
         }
         *slot = (pl_sched_slot){
             .state = PL_SLOT_USED, .opened = true, .request = r, .blocks = slot->blocks, .n_blocks = shared + need};
+        memcpy(slot->adapters, r->adapters, sizeof slot->adapters);
         r->state = PL_REQUEST_RUNNING;
         r->slot = seq;
         r->run = ++s->next_run;

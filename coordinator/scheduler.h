@@ -52,7 +52,8 @@ typedef struct pl_sched_slot {
     int32_t n_blocks, n_told; /* told: EXTEND or FORK went into a frame */
     int32_t *tokens;          /* KEPT: of its n_tokens positions; owned */
     int32_t n_tokens;
-    uint64_t kept; /* when, in the order of s->served */
+    float adapters[PL_ADAPTERS_MAX]; /* that its positions were computed with */
+    uint64_t kept;                   /* when, in the order of s->served */
 } pl_sched_slot;
 
 typedef struct pl_sched_op {

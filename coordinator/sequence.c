@@ -3,6 +3,7 @@
 #include "engine/base/alloc.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,6 +71,9 @@ static pl_status check_params(const pl_request_params *p, int32_t n_ctx, int32_t
         return pl_fail(err, PL_ERR_INVALID,
                        "the prompt has %d tokens and the context %d: there is no room for an answer", p->n_tokens,
                        n_ctx);
+    for (int i = 0; i < PL_ADAPTERS_MAX; i++)
+        if (!(fabsf(p->adapters[i]) <= 1e6f))
+            return pl_fail(err, PL_ERR_INVALID, "the scale of adapter %d is %g", i, (double)p->adapters[i]);
     if (p->context_shift && p->sample.grammar.size)
         return pl_fail(err, PL_ERR_UNSUPPORTED, "context_shift with a grammar: its answer must stay whole");
     if (p->max_tokens == 0 || p->max_tokens < -1)
@@ -123,6 +127,15 @@ pl_status pl_request_new(pl_request **out, const pl_request_params *p, int32_t n
     r->max_tokens = want;
     r->ignore_eos = p->ignore_eos;
     r->no_cache = p->no_cache;
+    memcpy(r->adapters, p->adapters, sizeof r->adapters);
+    for (uint32_t i = 0; i < PL_ADAPTERS_MAX; i++) {
+        if (p->adapters[i] == 0) continue;
+        Paceline__Adapter *a = r->adapter_list[r->n_adapters] = &r->adapter_records[r->n_adapters];
+        r->n_adapters++;
+        paceline__adapter__init(a);
+        a->index = i;
+        a->scale = p->adapters[i];
+    }
     r->context_shift = p->context_shift;
     r->n_keep = p->n_keep < 0 || p->n_keep > p->n_tokens ? p->n_tokens : p->n_keep;
     r->slot = -1;
@@ -212,6 +225,8 @@ void pl_request_record(const pl_request *r, Paceline__Sequence *out, Paceline__P
     out->emitted = r->tokens + r->n_prompt;
     out->n_emitted = (size_t)(r->n_tokens - r->n_prompt);
     out->n_shifted = r->n_shifted;
+    out->adapters = (Paceline__Adapter **)r->adapter_list;
+    out->n_adapters = r->n_adapters;
     out->params = params;
     out->seed = r->sample.seed;
     out->max_tokens = (uint32_t)r->max_tokens;

@@ -58,6 +58,9 @@ struct pl_request {
     uint64_t submitted_ns;
     uint32_t n_replays;
     pl_request_stats stats;
+    float adapters[PL_ADAPTERS_MAX];
+    Paceline__Adapter adapter_records[PL_ADAPTERS_MAX], *adapter_list[PL_ADAPTERS_MAX]; /* those that are not 0 */
+    size_t n_adapters;
 
     /* Of this epoch. */
     int32_t slot;      /* RUNNING: the sequence's number */

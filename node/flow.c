@@ -248,6 +248,18 @@ void node_flow_lost(node_stage *s, node_peer *p, const pl_error *why)
 
 /* --- Frames --- */
 
+/* The scales by index; the message lists those that are wanted, and its indices were checked. */
+static bool take_adapters(node_slot *slot, const Paceline__Sequence *q, pl_kv_op *op)
+{
+    for (size_t i = 0; i < q->n_adapters; i++)
+        if ((int32_t)q->adapters[i]->index >= op->n_adapters) op->n_adapters = (int32_t)q->adapters[i]->index + 1;
+    if (op->n_adapters == 0) return true;
+    float *scales = pl_arena_zalloc(&slot->arena, (size_t)op->n_adapters * sizeof *scales);
+    for (size_t i = 0; scales && i < q->n_adapters; i++) scales[q->adapters[i]->index] = q->adapters[i]->scale;
+    op->adapter_scales = scales;
+    return scales != NULL;
+}
+
 static pl_status build_ops(node_slot *slot, const Paceline__Frame *f, bool params, pl_error *err)
 {
     pl_kv_op *ops = pl_arena_zalloc(&slot->arena, (f->n_ops + 1) * sizeof *ops);
@@ -260,7 +272,9 @@ static pl_status build_ops(node_slot *slot, const Paceline__Frame *f, bool param
                             .n_pos = o->n_pos,
                             .blocks = o->blocks,
                             .n_blocks = (int32_t)o->n_blocks};
-        if (o->kind != PACELINE__KV_OP__KIND__OPEN || !params) continue;
+        if (o->kind != PACELINE__KV_OP__KIND__OPEN) continue;
+        if (!take_adapters(slot, o->sequence, &ops[i])) goto no_memory;
+        if (!params) continue;
         const Paceline__Sequence *q = o->sequence;
         size_t n = q->n_prompt + q->n_emitted;
         pl_sample_params *p = PL_ARENA_NEW(&slot->arena, pl_sample_params);

@@ -279,7 +279,7 @@ static pl_status check_sequence(const Paceline__Sequence *m, limits_ref l, pl_er
     PL_TRY(check_params(m->params, l, err));
     PL_TRY(check_count("Sequence.adapters", m->n_adapters, 0, 64, err));
     for (size_t i = 0; i < m->n_adapters; i++) {
-        PL_TRY(check_bytes("Adapter.hash", m->adapters[i]->hash, HASH_BYTES, err));
+        PL_TRY(check_u64("Adapter.index", m->adapters[i]->index, 0, 63, err));
         PL_TRY(check_double("Adapter.scale", (double)m->adapters[i]->scale, -1e6, 1e6, err));
     }
     PL_TRY(check_count("Sequence.sampler_state", m->sampler_state.len, 0, 4096, err));

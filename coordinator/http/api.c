@@ -138,7 +138,7 @@ typedef struct chat_request {
 /* What would change the answer and is not known here is refused: to ignore it would answer another question. */
 static void refuse_unknown(api_reader *r)
 {
-    static const char *const must_be_empty[] = {"functions", "lora", "suffix", "image_data", "allowed_token_ids"};
+    static const char *const must_be_empty[] = {"functions", "suffix", "image_data", "allowed_token_ids"};
     for (size_t i = 0; i < sizeof must_be_empty / sizeof *must_be_empty; i++) {
         const pl_json *v = api_member(r, must_be_empty[i]);
         if (v && (pl_json_size(v) > 0 || pl_json_str(v).size > 0))
@@ -204,6 +204,11 @@ static void read_params(api_reader *r, const pl_api *a, answer_kind kind, api_sa
     api_read_i32(r, "n_keep", -1, &p->n_keep);
     p->no_cache = api_member(r, "cache_prompt") && !api_read_bool(r, "cache_prompt");
     p->ignore_eos = api_read_bool(r, "ignore_eos");
+    p->context_shift = a->o.context_shift;
+    p->n_keep = a->o.n_keep;
+    api_read_i32(r, "n_keep", -1, &p->n_keep);
+    p->no_cache = api_member(r, "cache_prompt") && !api_read_bool(r, "cache_prompt");
+    api_read_adapters(r, a->o.adapters, a->o.n_adapters, p->adapters);
     int64_t top = 0;
     if (kind == KIND_CHAT) {
         bool on = api_read_bool(r, "logprobs");
@@ -1121,6 +1126,19 @@ static pl_json *model_json(const pl_api *a)
     return m;
 }
 
+/* GET /lora-adapters, as llama.cpp's server has it. */
+static void adapters(pl_api *a, pl_http_exchange *x)
+{
+    pl_json *list = pl_json_array();
+    for (int32_t i = 0; i < a->o.n_adapters; i++) {
+        pl_json *v = pl_json_object();
+        pl_json_set(v, "id", pl_json_int(i));
+        pl_json_set(v, "scale", pl_json_real((double)a->o.adapters[i]));
+        pl_json_append(list, v);
+    }
+    respond_json(x, 200, list);
+}
+
 static void models(pl_api *a, pl_http_exchange *x)
 {
     pl_json *list = pl_json_array(), *v = pl_json_object();
@@ -1205,6 +1223,7 @@ static const struct {
     {"GET", "/v1/models", false, models},
     {"GET", "/v1/models/", false, one_model}, /* a slash at the end: and what is behind it */
     {"GET", "/v1/cluster", false, cluster},
+    {"GET", "/lora-adapters", false, adapters},
     {"GET", "/metrics", false, metrics},
     {"GET", "/health", true, health},
     {"GET", "/v1/health", true, health},

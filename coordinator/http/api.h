@@ -32,7 +32,9 @@ typedef struct pl_api_options {
     pl_sample_params sample; /* for what a request does not say */
     int32_t max_tokens;      /* likewise; -1: until the context is full */
     bool context_shift;      /* of every request; see pl_request_params */
-    int32_t n_keep;          /* for what a request does not say */
+    const float *adapters;   /* [n_adapters]: scales of the model's adapters, likewise */
+    int32_t n_adapters;
+    int32_t n_keep; /* for what a request does not say */
 } pl_api_options;
 
 PL_MUST_CHECK pl_status pl_api_new(pl_api **out, const pl_api_options *options, pl_error *err);

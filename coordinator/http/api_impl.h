@@ -34,6 +34,9 @@ typedef struct api_sampling {
 void api_sampling_fini(api_sampling *s);
 /* All fields of sampling but those of logprobs, over what p has: OpenAI's and those of llama.cpp's server. */
 void api_read_sampling(api_reader *r, const pl_vocab *vocab, api_sampling *s, pl_sample_params *p);
+/* lora: [{"id": 0, "scale": 0.5}, ...], of n_adapters; those that are not listed are off, as llama.cpp's server has it.
+ * Without it, scales takes the defaults. */
+void api_read_adapters(api_reader *r, const float *defaults, int32_t n_adapters, float scales[PL_ADAPTERS_MAX]);
 /* The field that llama.cpp's server reports as generation_settings. */
 pl_json *api_settings_json(const pl_sample_params *p);
 

@@ -329,3 +329,21 @@ pl_json *api_settings_json(const pl_sample_params *p)
     pl_json_set(v, "grammar", pl_json_string(p->grammar));
     return v;
 }
+
+void api_read_adapters(api_reader *r, const float *defaults, int32_t n_adapters, float scales[PL_ADAPTERS_MAX])
+{
+    const pl_json *list = api_member(r, "lora");
+    if (n_adapters > 0) memcpy(scales, defaults, (size_t)n_adapters * sizeof *scales);
+    if (!list) return;
+    memset(scales, 0, PL_ADAPTERS_MAX * sizeof *scales);
+    if (pl_json_type(list) != PL_JSON_ARRAY) api_fail(r, PL_ERR_INVALID, "lora", "must be an array");
+    for (size_t i = 0; i < pl_json_size(list) && !r->failed; i++) {
+        const pl_json *e = pl_json_at(list, i), *id = pl_json_get(e, "id"), *scale = pl_json_get(e, "scale");
+        if (pl_json_type(id) != PL_JSON_INT || pl_json_i64(id) < 0 || pl_json_i64(id) >= n_adapters)
+            api_fail(r, PL_ERR_INVALID, "lora", "an id is not the number of one of the server's adapters");
+        else if (pl_json_type(scale) != PL_JSON_REAL && pl_json_type(scale) != PL_JSON_INT)
+            api_fail(r, PL_ERR_INVALID, "lora", "a scale must be a number");
+        else
+            scales[pl_json_i64(id)] = (float)pl_json_f64(scale);
+    }
+}

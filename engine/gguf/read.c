@@ -386,6 +386,11 @@ pl_status pl_gguf_open_part(pl_gguf **out, const char *path, int32_t part, pl_er
         return pl_note(err, s, "%s", path);
     }
     (*out)->parts[0].map = map;
+    if (((*out)->parts[0].path = pl_strdup(path)) == NULL) {
+        pl_gguf_close(*out);
+        *out = NULL;
+        return pl_fail(err, PL_ERR_NO_MEMORY, "%s: out of memory", path);
+    }
     return PL_OK;
 }
 
@@ -428,7 +433,12 @@ pl_status pl_gguf_open_bytes(pl_gguf **out, pl_bytes bytes, bool header_only, pl
 void pl_gguf_close(pl_gguf *g)
 {
     if (!g) return;
-    for (size_t i = 0; i < g->n_parts; i++) pl_mapped_close(&g->parts[i].map);
+    for (size_t i = 0; i < g->n_parts; i++) {
+        pl_mapped_close(&g->parts[i].map);
+        pl_free(g->parts[i].path);
+    }
+    for (size_t i = 0; i < g->n_texts; i++) pl_free(g->texts[i]);
+    pl_free(g->texts);
     pl_map_fini(&g->key_index);
     pl_map_fini(&g->tensor_index);
     pl_free(g->parts);
@@ -449,6 +459,15 @@ uint64_t pl_gguf_alignment(const pl_gguf *g)
 const char *pl_gguf_path(const pl_gguf *g)
 {
     return g->path;
+}
+size_t pl_gguf_n_parts(const pl_gguf *g)
+{
+    return g->n_parts;
+}
+const char *pl_gguf_part_path(const pl_gguf *g, size_t i)
+{
+    PL_ASSERT(i < g->n_parts);
+    return g->parts[i].path ? g->parts[i].path : "";
 }
 pl_bytes pl_gguf_header(const pl_gguf *g)
 {

@@ -63,7 +63,17 @@ PL_MUST_CHECK pl_status pl_gguf_open(pl_gguf **out, const char *path, pl_error *
  * anywhere behind the tensor list: tensors have data NULL, and their range is not checked against a size. */
 PL_MUST_CHECK pl_status pl_gguf_open_bytes(pl_gguf **out, pl_bytes bytes, bool header_only, pl_error *err);
 
+/* Makes the low-rank adapter in the file at path a part of the model g: its tensors are "adapter.K.NAME.lora_a" and
+ * "…lora_b", K counting from 0, with the keys adapter.count and adapter.K.alpha. After an error g can only be closed.
+ * PL_ERR_INVALID: no adapter, or one for another architecture. */
+#define PL_ADAPTERS_MAX 8
+PL_MUST_CHECK pl_status pl_gguf_add_adapter(pl_gguf *g, const char *path, pl_error *err);
+
 void pl_gguf_close(pl_gguf *g);
+
+/* The files that g is made of, in order; a path is "" from memory. */
+size_t pl_gguf_n_parts(const pl_gguf *g);
+const char *pl_gguf_part_path(const pl_gguf *g, size_t i);
 
 uint32_t pl_gguf_version(const pl_gguf *g);
 uint64_t pl_gguf_alignment(const pl_gguf *g);

@@ -11,6 +11,7 @@ typedef struct gguf_key {
 } gguf_key;
 
 typedef struct gguf_part {
+    char *path;    /* NULL from memory */
     pl_mapped map; /* all zero when opened from memory */
     pl_bytes bytes;
 } gguf_part;
@@ -29,6 +30,9 @@ struct pl_gguf {
     pl_map tensor_index;
     gguf_part *parts;
     size_t n_parts;
+    char **texts; /* names that are in no file */
+    size_t n_texts;
+    uint8_t n_adapters[4]; /* the value of adapter.count */
 };
 
 /* Parses one file into a pl_gguf of its own, whose only part it is; part is what its tensors say of themselves. */
@@ -39,6 +43,9 @@ pl_status pl_gguf_open_part(pl_gguf **out, const char *path, int32_t part, pl_er
 
 /* If g, opened from path as part 0, is the first part of a split: opens the others and moves their tensors into g. */
 pl_status pl_gguf_open_rest(pl_gguf *g, const char *path, pl_error *err);
+
+/* Moves the tensors and the map of part into g. On failure both are as they were, but for room in g. */
+pl_status pl_gguf_take_over(pl_gguf *g, pl_gguf *part, pl_error *err);
 
 /* split.count, 0 when absent. */
 pl_status pl_gguf_split_count(const pl_gguf *g, uint32_t *out, pl_error *err);

@@ -38,8 +38,7 @@ static pl_status check_place(const pl_gguf *part, uint32_t no, uint32_t count, p
     return PL_OK;
 }
 
-/* Moves the tensors and the map of part into g. On failure both are as they were, but for room in g. */
-static pl_status take_over(pl_gguf *g, pl_gguf *part, pl_error *err)
+pl_status pl_gguf_take_over(pl_gguf *g, pl_gguf *part, pl_error *err)
 {
     size_t n = g->n_tensors + part->n_tensors, bytes;
     pl_gguf_tensor *tensors = pl_mul_ok(n, sizeof *tensors, &bytes) ? pl_realloc(g->tensors, bytes) : NULL;
@@ -71,7 +70,7 @@ static pl_status open_part(pl_gguf *g, pl_str stem, uint32_t no, uint32_t count,
     pl_status s = pl_gguf_open_part(&part, path, (int32_t)no, err);
     if (s == PL_OK) {
         s = check_place(part, no, count, err);
-        if (s == PL_OK) s = take_over(g, part, err);
+        if (s == PL_OK) s = pl_gguf_take_over(g, part, err);
         if (s != PL_OK) pl_note(err, s, "%s", path);
     }
     pl_gguf_close(part);

@@ -126,6 +126,7 @@ typedef struct pl_model_graph {
     pl_tensor *rope;        /* f32 [n_rot, n_rows] */
     pl_tensor *rope_local;  /* the same for layers with a window; only with pl_hparams.has_rope_local */
     pl_tensor *temperature; /* f32 [1, 1, n_rows]: factors on q; only with pl_hparams.temperature */
+    pl_tensor *adapter_scales[PL_ADAPTERS_MAX]; /* f32 [1, n_rows]; of those that a layer of this range has */
     pl_tensor *out_ids;     /* i32 [n_out]: rows that want logits; with the head, and only when some rows do not */
     /* Result: hidden [n_embd, n_rows], or logits [n_vocab, n_out] or embeddings [n_embd, n_out], or NULL for a head
      * without rows that want any. */
@@ -144,6 +145,9 @@ typedef struct pl_build {
     pl_tensor *(*layer_weights)[PL_W_LAYER_COUNT]; /* [layer_end - layer_first]; NULL where the file has none */
     pl_tensor *weights[PL_W_COUNT];                /* from PL_W_TOKEN_EMBD on */
     pl_tensor **kv;                                /* [layer_end - layer_first] */
+    int32_t n_adapters;
+    pl_tensor *(*adapters)[2];  /* lora_a, lora_b: [n_adapters][layer_end - layer_first][PL_W_LAYER_COUNT] */
+    const float *adapter_alpha; /* [n_adapters] */
     pl_model_graph io;
 } pl_build;
 

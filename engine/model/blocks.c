@@ -30,9 +30,25 @@ static pl_tensor *product(pl_build *b, pl_slot slot, pl_tensor *w, pl_tensor *x)
     return pl_mul_mat_precise(b->c, w, x, pl_arch_precision(b->arch, slot));
 }
 
+/* y, and for each adapter of the weight: scale of the row * alpha / r * b times (a times x), r being the rank. */
+static pl_tensor *adapted(pl_build *b, int32_t il, pl_slot w, pl_tensor *x, pl_tensor *y)
+{
+    const size_t n_layer = (size_t)(b->layer_end - b->layer_first);
+    for (int32_t k = 0; k < b->n_adapters; k++) {
+        pl_tensor **pair = b->adapters[((size_t)k * n_layer + (size_t)il) * PL_W_LAYER_COUNT + (size_t)w];
+        if (pair[0] == NULL || x == NULL) continue;
+        pl_tensor *scale = b->io.adapter_scales[k]; /* [1, n_rows], or of the rows that x has left */
+        if (x->ne[1] != scale->ne[1]) scale = pl_get_rows(b->c, scale, b->io.out_ids);
+        pl_tensor *low = pl_mul(b->c, pl_mul_mat(b->c, pair[0], x), scale); /* [r, n] */
+        float factor = b->adapter_alpha[k] / (float)pair[0]->ne[1];
+        y = pl_add(b->c, y, scaled(b, pl_mul_mat(b->c, pair[1], low), factor));
+    }
+    return y;
+}
+
 pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x)
 {
-    pl_tensor **of = b->layer_weights[il], *y = product(b, w, of[w], x);
+    pl_tensor **of = b->layer_weights[il], *y = adapted(b, il, w, x, product(b, w, of[w], x));
     return of[bias] ? pl_add(b->c, y, of[bias]) : y;
 }
 

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "engine/base/alloc.h"
 #include "engine/model/model.h"
@@ -14,6 +15,30 @@ static pl_tensor *leaf(pl_graph_ctx *c, const pl_model_profile *p, int32_t index
     memcpy(name, t->name.data, n);
     name[n] = 0;
     return pl_new_weight(c, t->type, layout, 2, t->ne, data, name);
+}
+
+/* The adapters' tensors, and the inputs that say how much of each a row wants. */
+static bool make_adapters(pl_build *b, const pl_model_profile *p, const pl_graph_request *r)
+{
+    const int32_t n_layer = b->layer_end - b->layer_first;
+    bool ok = true;
+    for (int32_t k = 0; k < b->n_adapters; k++) {
+        bool any = false;
+        for (int32_t il = 0; il < n_layer; il++)
+            for (int s = 0; s < PL_W_LAYER_COUNT; s++) {
+                const int32_t *pair = pl_adapter_pair(&p->index, k, b->layer_first + il, s);
+                if (pair[0] < 0) continue;
+                pl_tensor **to = b->adapters[((size_t)k * (size_t)n_layer + (size_t)il) * PL_W_LAYER_COUNT + (size_t)s];
+                for (int i = 0; i < 2; i++) ok = (to[i] = leaf(b->c, p, pair[i], r)) != NULL && ok;
+                any = true;
+            }
+        if (!any) continue;
+        char name[PL_NAME_MAX];
+        snprintf(name, sizeof name, "adapter_scale.%" PRId32, k);
+        b->io.adapter_scales[k] = pl_new_input(b->c, PL_TYPE_F32, 2, (int64_t[]){1, b->n_rows}, name);
+        ok = ok && b->io.adapter_scales[k];
+    }
+    return ok;
 }
 
 /* Makes all leaves. False when a weight that is there could not be made. */
@@ -72,6 +97,7 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
     if (has_temperature) io->temperature = pl_new_input(c, PL_TYPE_F32, 3, (int64_t[]){1, 1, n}, "temperature");
     bool gathers = b->head && b->n_out > 0 && b->n_out < b->n_rows;
     if (gathers) io->out_ids = pl_new_input(c, PL_TYPE_I32, 1, (int64_t[]){b->n_out}, "out_ids");
+    ok = make_adapters(b, p, r) && ok;
     return ok && (io->ids || io->hidden) && (io->pos || !has_pos) && (io->last || !b->arch->encoder) && (io->types || !has_types) &&
            io->slots && io->tables && (io->rope || !rotates) && (io->rope_local || !rotates_locally) &&
            (io->temperature || !has_temperature) && (io->out_ids || !gathers);
@@ -108,8 +134,11 @@ pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx 
                   .n_out = r->n_out};
     b.layer_weights = pl_calloc(n, sizeof *b.layer_weights);
     b.kv = pl_calloc(n, sizeof *b.kv);
+    b.n_adapters = p->index.n_adapters;
+    b.adapter_alpha = p->index.alpha;
+    b.adapters = pl_calloc((size_t)b.n_adapters * n * PL_W_LAYER_COUNT + 1, sizeof *b.adapters);
     pl_status s = PL_OK;
-    if (b.layer_weights == NULL || b.kv == NULL || !make_leaves(&b, p, r)) {
+    if (b.layer_weights == NULL || b.kv == NULL || b.adapters == NULL || !make_leaves(&b, p, r)) {
         s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for a graph of %zu layers", n);
     } else {
         pl_tensor *output = p->arch->build(&b);
@@ -118,5 +147,6 @@ pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx 
     }
     pl_free(b.layer_weights);
     pl_free(b.kv);
+    pl_free(b.adapters);
     return s;
 }

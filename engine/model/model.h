@@ -3,6 +3,7 @@
  * Threads: a description never changes after opening; graphs belong to their makers. */
 #pragma once
 
+#include "engine/base/map.h"
 #include "engine/model/arch.h"
 #include "engine/model/profile.h"
 
@@ -10,7 +11,15 @@
 typedef struct pl_weight_index {
     int32_t (*layers)[PL_W_LAYER_COUNT]; /* [n_layer] */
     int32_t model[PL_W_COUNT];           /* from PL_W_TOKEN_EMBD on */
+    int32_t n_layer, n_adapters;
+    float alpha[PL_ADAPTERS_MAX];
+    int32_t (*adapters)[2]; /* lora_a and lora_b; see pl_adapter_pair */
 } pl_weight_index;
+/* The tensors of an adapter for a layer's weight; both -1 where it has none. */
+int32_t *pl_adapter_pair(const pl_weight_index *w, int32_t adapter, int32_t layer, pl_slot slot);
+/* Finds them, marks them in used, and checks them against the weights that out has. index: of the tensors' names. */
+PL_MUST_CHECK pl_status pl_adapters_find(pl_weight_index *out, const pl_gguf *g, const pl_hparams *hp,
+                                         const pl_map *index, bool *used, pl_problems *problems, pl_error *err);
 
 struct pl_model_profile {
     const pl_gguf *g;

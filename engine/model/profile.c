@@ -101,6 +101,10 @@ int32_t pl_model_n_vocab(const pl_model_profile *p)
 {
     return p->hp.n_vocab;
 }
+int32_t pl_model_n_adapters(const pl_model_profile *p)
+{
+    return p->index.n_adapters;
+}
 int32_t pl_model_n_ctx_train(const pl_model_profile *p)
 {
     return p->hp.n_ctx_train;
@@ -139,7 +143,14 @@ size_t pl_model_stage_tensors(const pl_model_profile *p, int32_t layer_first, in
         if (wanted || (s == PL_W_TOKEN_EMBD && head && tied)) add(&l, p->index.model[s]);
     }
     for (int32_t i = layer_first; i < layer_end; i++)
-        for (int s = 0; s < PL_W_LAYER_COUNT; s++) add(&l, p->index.layers[i][s]);
+        for (int s = 0; s < PL_W_LAYER_COUNT; s++) {
+            add(&l, p->index.layers[i][s]);
+            for (int32_t k = 0; k < p->index.n_adapters; k++) {
+                const int32_t *pair = pl_adapter_pair(&p->index, k, i, s);
+                add(&l, pair[0]);
+                add(&l, pair[1]);
+            }
+        }
     if (out) qsort(out, l.n, sizeof *out, by_index);
     return l.n;
 }
@@ -149,7 +160,7 @@ static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)
 {
     uint64_t sum = 0;
     const int32_t *model = p->index.model;
-    int32_t list_of[PL_W_LAYER_COUNT + PL_W_COUNT];
+    int32_t list_of[PL_W_LAYER_COUNT * (1 + 2 * PL_ADAPTERS_MAX) + PL_W_COUNT];
     int n = 0;
     pl_place place = unit == PL_UNIT_EMBED  ? PL_PLACE_EMBED
                      : unit == PL_UNIT_HEAD ? PL_PLACE_HEAD
@@ -158,7 +169,11 @@ static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)
         if (pl_slot_get(s)->place == place) list_of[n++] = model[s];
     if (place == PL_PLACE_HEAD && pl_model_is_tied(p)) list_of[n++] = model[PL_W_TOKEN_EMBD];
     if (place == PL_PLACE_ALL)
-        for (int s = 0; s < PL_W_LAYER_COUNT; s++) list_of[n++] = p->index.layers[unit][s];
+        for (int s = 0; s < PL_W_LAYER_COUNT; s++) {
+            list_of[n++] = p->index.layers[unit][s];
+            for (int32_t k = 0; k < p->index.n_adapters; k++)
+                for (int i = 0; i < 2; i++) list_of[n++] = pl_adapter_pair(&p->index, k, unit, s)[i];
+        }
     for (int i = 0; i < n; i++)
         if (list_of[i] >= 0) sum += of(pl_gguf_tensor_at(p->g, (size_t)list_of[i]));
     return sum;
@@ -243,8 +258,13 @@ static size_t scratch_of(const pl_model_profile *p, const pl_stage_shape *shape,
         PL_SCRATCH_HEAD +
         (size_t)n_threads * pl_scratch_attention(p->hp.d_head, p->hp.d_head, p->hp.n_head, p->hp.n_head_kv).thread;
     for (int32_t l = shape->layer_first; l < shape->layer_end; l++)
-        for (int slot = 0; slot < PL_W_LAYER_COUNT; slot++)
+        for (int slot = 0; slot < PL_W_LAYER_COUNT; slot++) {
             most = larger_scratch(most, p, slot, p->index.layers[l][slot], shape->n_rows, n_threads);
+            for (int32_t k = 0; k < p->index.n_adapters; k++)
+                for (int i = 0; i < 2; i++)
+                    most = larger_scratch(most, p, slot, pl_adapter_pair(&p->index, k, l, slot)[i], shape->n_rows,
+                                          n_threads);
+        }
     int32_t output = p->index.model[PL_W_OUTPUT] >= 0 ? p->index.model[PL_W_OUTPUT] : p->index.model[PL_W_TOKEN_EMBD];
     if (pl_shape_has_head(shape, p) && !p->arch->encoder)
         most = larger_scratch(most, p, PL_W_OUTPUT, output, n_out_max, n_threads);
@@ -309,6 +329,7 @@ pl_status pl_model_compute_plan(const pl_model_profile *p, const pl_stage_shape 
     out->scratch = scratch_of(p, shape, out->n_out_max);
     size_t n_seqs = (size_t)shape->n_seqs, n_rows = (size_t)shape->n_rows;
     out->tables = pl_kv_bytes(shape->n_seqs, shape->n_blocks, shape->n_ctx) + n_rows * PL_STAGE_ROW_BYTES;
+    out->tables += n_seqs * (size_t)p->index.n_adapters * sizeof(float);
     if (r.head) {
         out->tables += n_seqs * ((size_t)shape->n_ctx * sizeof(int32_t) + PL_STAGE_SEQ_BYTES);
         out->sampler = (size_t)p->hp.n_vocab * (PL_STAGE_SAMPLER_BYTES + PL_STAGE_GRAMMAR_BYTES);

@@ -1,4 +1,5 @@
-/* What a model costs, read from its header alone: the numbers that placement needs. The coordinator sees no more of the engine's models.
+/* What a model costs, read from its header alone: the numbers that placement needs. The coordinator sees no more of the
+ * engine's models.
  *
  * Everything here is an upper bound that the stage keeps to: tests compare it with what a stage really takes.
  * Threads: a profile never changes after opening. */
@@ -19,24 +20,26 @@ typedef struct pl_stage_shape {
     int32_t n_seqs;                 /* open sequences at once */
     int32_t n_rows;                 /* the largest micro-batch */
     int32_t n_threads;
-    pl_type kv_type;                /* f16 or f32 */
+    pl_type kv_type; /* f16 or f32 */
 } pl_stage_shape;
 
 typedef struct pl_stage_memory {
-    uint64_t weights;  /* bytes of the tensors, each counted once */
+    uint64_t weights; /* bytes of the tensors, each counted once */
     uint64_t kv;
-    uint64_t compute;  /* intermediates, scratch, inputs and outputs, sampler, page tables */
+    uint64_t compute; /* intermediates, scratch, inputs and outputs, sampler, page tables */
 } pl_stage_memory;
 
-/* g is borrowed. PL_ERR_UNSUPPORTED names an unknown architecture; PL_ERR_FORMAT lists all missing or wrong tensors and keys. */
+/* g is borrowed. PL_ERR_UNSUPPORTED names an unknown architecture; PL_ERR_FORMAT lists all missing or wrong tensors and
+ * keys. */
 PL_MUST_CHECK pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_error *err);
 void pl_model_profile_close(pl_model_profile *p);
 
 const char *pl_model_arch(const pl_model_profile *p);
-const char *pl_model_name(const pl_model_profile *p);      /* general.name, "" when absent */
+const char *pl_model_name(const pl_model_profile *p); /* general.name, "" when absent */
 int32_t pl_model_n_layer(const pl_model_profile *p);
-int32_t pl_model_n_embd(const pl_model_profile *p);        /* width of the activations between stages */
+int32_t pl_model_n_embd(const pl_model_profile *p); /* width of the activations between stages */
 int32_t pl_model_n_vocab(const pl_model_profile *p);
+int32_t pl_model_n_adapters(const pl_model_profile *p); /* see pl_gguf_add_adapter */
 int32_t pl_model_n_ctx_train(const pl_model_profile *p);
 /* Whether the model gives embeddings only, of sequences that it sees whole. */
 bool pl_model_is_encoder(const pl_model_profile *p);

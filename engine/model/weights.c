@@ -205,16 +205,19 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
             out->layers[l][spec->slot] = find(g, name, spec, hp, &index, used, problems);
         }
     }
+    pl_status status = pl_adapters_find(out, g, hp, &index, used, problems, err);
     check_choices(out, arch, hp, problems);
     say_missing(out, arch, hp, g, used, problems);
     say_unknown(g, arch, &index, used, problems);
     pl_map_fini(&index);
     pl_free(used);
-    return PL_OK;
+    if (status != PL_OK) pl_weights_fini(out);
+    return status;
 }
 
 void pl_weights_fini(pl_weight_index *w)
 {
     pl_free(w->layers);
+    pl_free(w->adapters);
     *w = (pl_weight_index){0};
 }

@@ -67,6 +67,7 @@ struct pl_stage {
     int32_t *slots, *ids, *pos; /* [n_rows] */
     int32_t *out_rows;          /* [n_rows]: those with logits */
     float *rope_row;            /* [n_rot] */
+    float *adapter_scales;      /* [n_seqs][n_adapters] */
     block_copy *copies;
     size_t n_copies, copies_cap;
     seq_state *seqs; /* [n_seqs], with the head only, like all below */
@@ -236,7 +237,8 @@ static pl_status open_tables(pl_stage *s, pl_error *err)
     s->pos = pl_calloc(n_rows, sizeof *s->pos);
     s->out_rows = pl_calloc(n_rows, sizeof *s->out_rows);
     s->rope_row = pl_calloc((size_t)hp->rope.n_rot + 1, sizeof *s->rope_row);
-    bool ok = s->slots && s->ids && s->pos && s->out_rows && s->rope_row;
+    s->adapter_scales = pl_calloc(n_seqs * (size_t)s->profile->index.n_adapters + 1, sizeof *s->adapter_scales);
+    bool ok = s->slots && s->ids && s->pos && s->out_rows && s->rope_row && s->adapter_scales;
     if (ok && s->has_head) {
         s->seqs = pl_calloc(n_seqs, sizeof *s->seqs);
         s->histories = pl_calloc(n_seqs, (size_t)shape->n_ctx * sizeof *s->histories);
@@ -322,6 +324,7 @@ void pl_stage_close(pl_stage *s)
     pl_free(s->pos);
     pl_free(s->out_rows);
     pl_free(s->rope_row);
+    pl_free(s->adapter_scales);
     pl_free(s->copies);
     pl_free(s->openings);
     pl_free(s->seqs);
@@ -385,6 +388,9 @@ static pl_status new_sample(pl_stage *s, const pl_kv_op *op, pl_error *err)
 
 static pl_status check_open(pl_stage *s, const pl_kv_op *op, pl_error *err)
 {
+    if (op->n_adapters > s->profile->index.n_adapters)
+        return pl_fail(err, PL_ERR_INVALID, "open: sequence %" PRId32 " wants adapter %" PRId32 " of %" PRId32, op->seq,
+                       op->n_adapters - 1, s->profile->index.n_adapters);
     if (!s->has_head) return PL_OK;
     if (op->params == NULL)
         return pl_fail(err, PL_ERR_INVALID, "open: sequence %" PRId32 " has no sampling parameters", op->seq);
@@ -494,6 +500,13 @@ static pl_status commit(pl_stage *s, const pl_micro_batch *mb, pl_error *err)
             PL_TRY(s->backend->vt->copy(s->backend, base + (size_t)s->copies[i].to * size,
                                         base + (size_t)s->copies[i].from * size, size, err));
         }
+    const int32_t n_adapters = s->profile->index.n_adapters;
+    for (int32_t i = 0; i < mb->n_ops && n_adapters > 0; i++) {
+        const pl_kv_op *op = &mb->ops[i];
+        if (op->kind != PL_KV_OPEN) continue;
+        float *scales = s->adapter_scales + (size_t)op->seq * (size_t)n_adapters;
+        for (int32_t k = 0; k < n_adapters; k++) scales[k] = k < op->n_adapters ? op->adapter_scales[k] : 0.0f;
+    }
     if (!s->has_head) return PL_OK;
     size_t n_opened = 0;
     for (int32_t i = 0; i < mb->n_ops; i++) {
@@ -556,6 +569,12 @@ static pl_status write_inputs(pl_stage *s, const pl_micro_batch *mb, int32_t fir
             PL_TRY(b->vt->copy_in(b, (uint8_t *)k->io.rope_local->data + (size_t)i * k->io.rope_local->nb[1],
                                   s->rope_row, k->io.rope_local->nb[1], err));
         }
+        for (int32_t a = 0; a < s->profile->index.n_adapters; a++) {
+            if (k->io.adapter_scales[a] == NULL) continue;
+            const float *scale =
+                &s->adapter_scales[(size_t)row->seq * (size_t)s->profile->index.n_adapters + (size_t)a];
+            PL_TRY(b->vt->copy_in(b, (float *)k->io.adapter_scales[a]->data + i, scale, sizeof *scale, err));
+        }
         if (k->io.temperature) {
             float factor = pl_hparams_temperature(&s->profile->hp, row->pos);
             PL_TRY(b->vt->copy_in(b, (float *)k->io.temperature->data + i, &factor, sizeof factor, err));
@@ -596,8 +615,8 @@ static pl_status read_logits(pl_stage *s, const pl_micro_batch *mb, int32_t firs
         seq_state *q = &s->seqs[row->seq];
         pl_sampled *sampled = &mb->sampled[out_base + i];
         uint64_t start = s->options.profiler ? pl_now_ns() : 0;
-        pl_sampler_pick(s->sampler, q->sample, logits, q->history, row->pos + 1,
-                        (int64_t)q->n_shifted + row->pos + 1, sampled);
+        pl_sampler_pick(s->sampler, q->sample, logits, q->history, row->pos + 1, (int64_t)q->n_shifted + row->pos + 1,
+                        sampled);
         if (s->options.profiler) pl_profiler_note(s->options.profiler, "sampling", start, pl_now_ns());
         /* A token that is known already (a prompt that is replayed) stays. */
         if (row->pos + 1 < s->options.shape.n_ctx && q->n_known == row->pos + 1) {

@@ -22,7 +22,8 @@ typedef struct pl_stage_options {
     int32_t poll; /* see pl_pool_options; -1 default */
     bool pin;
     bool no_fuse; /* every operator on its own: the same bits, slower */
-    pl_profiler *profiler; /* borrowed until pl_stage_close; NULL: none. Opening measures this machine's limits for it */
+    pl_profiler
+        *profiler; /* borrowed until pl_stage_close; NULL: none. Opening measures this machine's limits for it */
 } pl_stage_options;
 
 /* weights[i] belongs to the i-th tensor of pl_model_stage_tensors(profile, first, end). header and profile are
@@ -50,8 +51,10 @@ typedef struct pl_kv_op {
     const int32_t *tokens;          /* OPEN: the tokens at positions 0..n_tokens-1 that are known, for penalties */
     int32_t n_tokens;
     uint64_t n_shifted; /* OPEN: added to a position, it gives that of a draw: what was left out of the text before */
-    int32_t n_prompt; /* OPEN: so many of them are the prompt; a grammar begins behind them */
-    pl_bytes state;   /* OPEN: pl_sampled.state of the last token, when there is one */
+    int32_t n_prompt;   /* OPEN: so many of them are the prompt; a grammar begins behind them */
+    const float *adapter_scales; /* OPEN: how much of each adapter it wants; 0 for those behind n_adapters */
+    int32_t n_adapters;
+    pl_bytes state; /* OPEN: pl_sampled.state of the last token, when there is one */
 } pl_kv_op;
 
 typedef struct pl_row {
@@ -83,10 +86,11 @@ typedef struct pl_micro_batch {
  * alone. */
 PL_MUST_CHECK pl_status pl_stage_run(pl_stage *s, const pl_micro_batch *mb, pl_error *err);
 
-/* Appends the graph that a stage of this shape runs for n_rows rows, n_out of which want logits: engine/graph/graph.h. */
-PL_MUST_CHECK pl_status pl_stage_dump_graph(const pl_model_profile *profile, const pl_stage_shape *shape, int32_t n_rows,
-                                            int32_t n_out, bool fuse, pl_graph_format format, pl_buf *out,
-                                            pl_error *err);
+/* Appends the graph that a stage of this shape runs for n_rows rows, n_out of which want logits: engine/graph/graph.h.
+ */
+PL_MUST_CHECK pl_status pl_stage_dump_graph(const pl_model_profile *profile, const pl_stage_shape *shape,
+                                            int32_t n_rows, int32_t n_out, bool fuse, pl_graph_format format,
+                                            pl_buf *out, pl_error *err);
 
 /* The model architectures that this build knows, as general.architecture names them. */
 const char *const *pl_stage_archs(size_t *n);

@@ -662,33 +662,15 @@ pl_status pl_store_read(pl_store *s, const pl_hash *hash, uint64_t offset, size_
 /* "part SIZE MTIME_NS" for each file of g. False when one cannot be examined: then nothing is remembered. */
 static bool describe_files(const pl_gguf *g, pl_buf *out)
 {
-    const char *path = pl_gguf_path(g);
-    uint32_t count = 0;
-    bool found;
-    pl_error ignored;
-    if (path[0] == 0 || pl_gguf_get_u32(g, "split.count", &count, &found, &ignored) != PL_OK) return false;
-    if (count < 2) count = 1;
-    pl_buf name = {0};
-    bool ok = true;
-    for (uint32_t i = 0; ok && i < count; i++) {
+    for (size_t i = 0; i < pl_gguf_n_parts(g); i++) {
         struct stat st;
-        pl_buf_reset(&name);
-        pl_buf_printf(&name, "%s", path);
-        if (count > 1) {
-            /* The reader has opened them under these names: NAME-00001-of-0000N.gguf. */
-            char suffix[64];
-            size_t n = (size_t)snprintf(suffix, sizeof suffix, "-%05" PRIu32 "-of-%05" PRIu32 ".gguf", i + 1, count);
-            ok = name.size > n;
-            if (ok) memcpy(name.data + name.size - n, suffix, n);
-        }
-        const char *file = pl_buf_cstr(&name);
-        ok = ok && file && stat(file, &st) == 0;
-        if (ok)
-            ok = pl_buf_printf(out, "part %" PRIu64 " %" PRId64 "%09ld\n", (uint64_t)st.st_size,
-                               (int64_t)st.st_mtim.tv_sec, (long)st.st_mtim.tv_nsec);
+        const char *path = pl_gguf_part_path(g, i);
+        if (path[0] == 0 || stat(path, &st) != 0 ||
+            !pl_buf_printf(out, "part %" PRIu64 " %" PRId64 "%09ld\n", (uint64_t)st.st_size, (int64_t)st.st_mtim.tv_sec,
+                           (long)st.st_mtim.tv_nsec))
+            return false;
     }
-    pl_buf_fini(&name);
-    return ok;
+    return true;
 }
 
 static char *index_path(const pl_store *s, const pl_gguf *g)

@@ -352,7 +352,7 @@ START_TEST(sequences_are_checked)
     REJECTED(FRAME, "Sequence.emitted[0]", SEQUENCE->emitted[0] = -1);
     REJECTED(FRAME, "Sequence.params: absent", SEQUENCE->params = NULL);
     REJECTED(FRAME, "Sequence.adapters: 65", SEQUENCE->n_adapters = 65);
-    REJECTED(FRAME, "Adapter.hash", SEQUENCE->adapters[0]->hash.len = 33);
+    REJECTED(FRAME, "Adapter.index: 64", SEQUENCE->adapters[0]->index = 64);
     REJECTED(FRAME, "Adapter.scale", SEQUENCE->adapters[0]->scale = NAN);
     REJECTED(FRAME, "Sequence.sampler_state", SEQUENCE->sampler_state.len = 4097);
     REJECTED(FRAME, "Sequence.max_tokens", SEQUENCE->max_tokens = 0x80000000U);
