@@ -12,6 +12,7 @@
 struct pl_limit_loops {
     double (*bytes)(void);
     double (*floats)(void);
+    double (*bf16)(void);
     uint64_t (*reads[2])(const uint64_t *, size_t); /* take turns */
 };
 
@@ -56,12 +57,14 @@ static double no_ops(void)
 #define STEP_MADD512(s, a, b) _mm512_add_epi32(s, _mm512_madd_epi16(_mm512_maddubs_epi16(a, _mm512_xor_si512(b, s)), b))
 #define STEP_MADD256(s, a, b) _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, _mm256_xor_si256(b, s)), b))
 #define STEP_FMA512(s, a, b)  _mm512_fmadd_ps(a, b, s)
+#define STEP_BF16(s, a, b)    _mm512_dpbf16_ps(s, (__m512bh)(a), (__m512bh)(b))
 #define STEP_FMA256(s, a, b)  _mm256_fmadd_ps(a, b, s)
 
 PEAK(vnni_peak, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), STEP_VNNI, 128)
 PEAK(madd512_peak, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), STEP_MADD512, 128)
 PEAK(madd256_peak, "avx2", __m256i, _mm256_setzero_si256(), STEP_MADD256, 64)
 PEAK(fma512_peak, "avx512f", __m512, _mm512_setzero_ps(), STEP_FMA512, 32)
+PEAK(bf16_peak, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), STEP_BF16, 64)
 PEAK(fma256_peak, "avx2,fma", __m256, _mm256_setzero_ps(), STEP_FMA256, 16)
 
 /* Four places at once, which is more than one when other work shares the memory. */
@@ -82,17 +85,18 @@ __attribute__((target("avx2"))) static uint64_t read_sum_avx2(const uint64_t *p,
 
 #endif
 
-static const struct pl_limit_loops portable = {no_ops, no_ops, {read_sum, read_sum}};
+static const struct pl_limit_loops portable = {no_ops, no_ops, no_ops, {read_sum, read_sum}};
 #if defined(__x86_64__)
-static const struct pl_limit_loops avx2 = {madd256_peak, fma256_peak, {read_sum, read_sum_avx2}},
-                                   avx512 = {madd512_peak, fma512_peak, {read_sum, read_sum_avx2}},
-                                   avx512_vnni = {vnni_peak, fma512_peak, {read_sum, read_sum_avx2}};
+static const struct pl_limit_loops avx2 = {madd256_peak, fma256_peak, no_ops, {read_sum, read_sum_avx2}},
+                                   avx512 = {madd512_peak, fma512_peak, no_ops, {read_sum, read_sum_avx2}},
+                                   avx512_vnni = {vnni_peak, fma512_peak, no_ops, {read_sum, read_sum_avx2}},
+                                   avx512_bf16 = {vnni_peak, fma512_peak, bf16_peak, {read_sum, read_sum_avx2}};
 #endif
 
 static const struct pl_limit_loops *loops_of(pl_isa isa)
 {
 #if defined(__x86_64__)
-    if (isa & PL_ISA_AVX512_VNNI) return &avx512_vnni;
+    if (isa & PL_ISA_AVX512_VNNI) return __builtin_cpu_supports("avx512bf16") ? &avx512_bf16 : &avx512_vnni;
     if (isa & PL_ISA_AVX512) return &avx512;
     if (isa & PL_ISA_AVX2) return &avx2;
 #endif
@@ -120,6 +124,13 @@ static void floats_thread(pl_team *team, int i, int n, void *user)
     (void)team, (void)n;
     pl_limits *l = user;
     l->done[i] = l->loops->floats();
+}
+
+static void bf16_thread(pl_team *team, int i, int n, void *user)
+{
+    (void)team, (void)n;
+    pl_limits *l = user;
+    l->done[i] = l->loops->bf16();
 }
 
 static double now(int n_threads)
@@ -161,5 +172,11 @@ void pl_limits_measure(pl_limits *l)
     keep(&l->read_bytes_s, (double)l->bytes / pl_limits_time(l->pool, read_thread, l));
     keep(&l->byte_ops_s, ops_rate(l, bytes_thread));
     keep(&l->float_ops_s, ops_rate(l, floats_thread));
+    keep(&l->bf16_ops_s, ops_rate(l, bf16_thread));
     l->n_measured++;
+}
+
+void pl_limits_forget(pl_limits *l)
+{
+    l->read_bytes_s = l->byte_ops_s = l->float_ops_s = l->bf16_ops_s = 0;
 }

@@ -2,8 +2,9 @@
  * registers.
  *
  * Reading is a sum over an array beyond the last-level cache, in one stream or in four, whichever is faster. Operations
- * are a loop of the widest multiply-and-add of bytes, and one of floats, that the instruction set has; 0 where it has
- * no vectors. Each figure is the best of all measurements so far, because other work on the machine only slows down.
+ * are a loop of the widest multiply-and-add of bytes, one of floats and one of bfloat16 pairs that the machine has; 0
+ * where it has none. Each figure is the best of all measurements so far, because other work on the machine only slows
+ * down.
  *
  * Threads: one thread at a time; the loops run on the given pool. */
 #pragma once
@@ -14,7 +15,7 @@
 enum { PL_LIMITS_THREADS_MAX = 256 };
 
 typedef struct pl_limits {
-    double read_bytes_s, byte_ops_s, float_ops_s; /* the best so far */
+    double read_bytes_s, byte_ops_s, float_ops_s, bf16_ops_s; /* the best since init or forget */
 
     pl_pool *pool;
     const uint64_t *array;
@@ -29,6 +30,8 @@ void pl_limits_init(pl_limits *l, pl_pool *pool, pl_isa isa, const void *array, 
 
 /* One short run of each loop. */
 void pl_limits_measure(pl_limits *l);
+/* Begins anew: the limits of a machine that is shared move. */
+void pl_limits_forget(pl_limits *l);
 
 /* Seconds that fn takes on the pool. One thread is timed by its own processor time, several by the clock on the wall.
  */

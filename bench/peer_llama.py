@@ -5,8 +5,8 @@ Usage: peer_llama.py -m FILE -t THREADS TEST ...
 
 Prints a first line about the library. Then each line on stdin is one of the tests, and gets one line as its answer:
 {"test": "tg64", "tok_s": ...}. The tests are those of paceline-bench-stage; they are run as llama-bench runs them, by the
-library's C interface, without sampling: ppN is one batch of N tokens with the logits of the last, tgN is N batches of one token,
-batchN is STEPS batches of N tokens of N sequences. Context settings are the library's defaults, but for sizes and threads.
+library's C interface, without sampling: ppN is one batch of N tokens with the logits of the last, tgN is N batches of one token, tgN@M the
+same behind M tokens, batchN is STEPS batches of N tokens of N sequences. Context settings are the library's defaults, but for sizes and threads.
 """
 import argparse
 import json
@@ -25,11 +25,12 @@ class Test:
     """One test with a context of its own."""
 
     def __init__(self, model, name, n_threads):
-        kind, n = re.fullmatch(r"(pp|tg|batch)(\d+)", name).groups()
-        self.name, self.kind, self.n = name, kind, int(n)
+        kind, n, behind = re.fullmatch(r"(pp|tg|batch)(\d+)(?:@(\d+))?", name).groups()
+        self.name, self.kind, self.n, self.behind = name, kind, int(n), int(behind or 0)
+        self.is_filled = False
         self.n_vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
         n_seqs = self.n if kind == "batch" else 1
-        per_seq = STEPS if kind == "batch" else self.n
+        per_seq = STEPS if kind == "batch" else self.n + self.behind
         params = llama.llama_context_default_params()
         params.n_ctx = n_seqs * ((per_seq + 255) // 256 * 256)
         params.n_batch = max(self.n, UBATCH) if kind != "tg" else UBATCH
@@ -54,12 +55,18 @@ class Test:
 
     def run(self):
         """Tokens per second."""
-        llama.llama_memory_clear(llama.llama_get_memory(self.context), False)
-        n = self.n
+        n, memory = self.n, llama.llama_get_memory(self.context)
+        if self.is_filled:
+            llama.llama_memory_seq_rm(memory, 0, self.behind, -1)
+        else:
+            llama.llama_memory_clear(memory, False)
+            for at in range(0, self.behind, UBATCH):
+                self.decode([(i * 7919 + 11, i, 0) for i in range(at, min(at + UBATCH, self.behind))], False)
+            self.is_filled = self.behind > 0
         if self.kind == "pp":
             steps = [([(i * 7919 + 11, i, 0) for i in range(n)], False)]
         elif self.kind == "tg":
-            steps = [([(i * 7919 + 11, i, 0)], True) for i in range(n)]
+            steps = [([(i * 7919 + 11, self.behind + i, 0)], True) for i in range(n)]
         else:
             steps = [([(i * n + s, i, s) for s in range(n)], True) for i in range(STEPS)]
         start = time.perf_counter()

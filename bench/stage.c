@@ -3,14 +3,14 @@
  *   paceline-bench-stage -m FILE [-t THREADS] [-r ROUNDS] [-c CACHE-FOLDER] [--no-pack] [--kv-f32] [--ask] [TEST ...]
  *
  * A TEST is ppN (one prompt of N tokens, logits of the last), tgN (N steps of generation for one sequence, from
- * nothing) or batchN (STEPS steps for N sequences at once); the default is pp512 tg64 batch8. Each prints one JSON
- * object a line with the median of the rounds,
- * {"test":"pp512","threads":2,"tok_s":…,"best":…,"read_bytes":…,"byte_ops":…,"float_ops":…}, behind a first line about
- * the model.
+ * nothing), tgN@M (the same behind M tokens) or batchN (STEPS steps for N sequences at once); the default is pp512 tg64
+ * batch8. Each prints one JSON object a line with the median of the rounds,
+ * {"test":"pp512","threads":2,"tok_s":…,"best":…,"read_bytes":…,"byte_ops":…,"float_ops":…,"bf16_ops":…}, behind a
+ * first line about the model.
  *
- * read_bytes, byte_ops and float_ops are what the test has to do at the least: each weight is read once per step, and
- * each position's K and V once per row; operations are two per multiply and add of the products (bytes for quantized
- * types) and of attention (floats).
+ * read_bytes and the operations are what the test has to do at the least: each weight is read once per step, and each
+ * position's K and V once per row; operations are two per multiply and add of the products, of bytes for quantized
+ * types. Attention's are not counted.
  *
  * With --ask nothing runs by itself: each line on stdin is a test to run once, or "limits" to measure the machine
  * (limits.h), and gets one line as its answer. That is how bench/race takes turns between this program and another. */
@@ -25,7 +25,7 @@
 #include "engine/base/sys.h"
 #include "engine/stage/load.h"
 
-enum { STEPS = 32, TESTS_MAX = 16, ROUNDS_MAX = 64, SIZE_MAX_TEST = 65536 };
+enum { STEPS = 32, FILL_ROWS = 512, TESTS_MAX = 16, ROUNDS_MAX = 64, SIZE_MAX_TEST = 65536 };
 
 static const size_t limits_bytes = 128u << 20; /* beyond the last-level cache */
 
@@ -34,12 +34,13 @@ typedef enum kind { PROMPT, GENERATE, BATCH } kind;
 typedef struct test {
     const char *name;
     kind kind;
-    int32_t n; /* tokens, steps or sequences */
+    int32_t n;      /* tokens, steps or sequences */
+    int32_t behind; /* tokens before the first step */
 } test;
 
 /* What a test has to do at the least. */
 typedef struct work {
-    double read_bytes, byte_ops, float_ops;
+    double read_bytes, byte_ops, float_ops, bf16_ops;
 } work;
 
 typedef struct setup {
@@ -59,7 +60,8 @@ typedef struct run {
     pl_backend_buffer *array;
     pl_limits limits;
     int32_t n_vocab, n_layer, n_ctx;
-    int32_t n_open; /* sequences */
+    int32_t n_open;   /* sequences */
+    int32_t n_filled; /* positions of sequence 0 that were filled for a test behind them */
     int32_t *blocks;
     pl_row *rows;
     pl_sampled *sampled;
@@ -74,14 +76,15 @@ static bool parse_test(const char *name, test *t)
         char *end;
         long value = strtol(name + n, &end, 10);
         *t = (test){.name = name, .kind = k, .n = (int32_t)value};
-        return *end == '\0' && value >= 1 && value <= SIZE_MAX_TEST;
+        if (k == GENERATE && *end == '@') t->behind = (int32_t)strtol(end + 1, &end, 10);
+        return *end == '\0' && value >= 1 && value <= SIZE_MAX_TEST && t->behind >= 0 && t->behind <= SIZE_MAX_TEST;
     }
     return false;
 }
 
 static int32_t positions_of(const test *t)
 {
-    return t->kind == BATCH ? STEPS : t->n;
+    return t->kind == BATCH ? STEPS : t->n + t->behind;
 }
 static int32_t sequences_of(const test *t)
 {
@@ -93,7 +96,7 @@ static int32_t rows_of(const test *t)
 }
 static int32_t steps_of(const test *t)
 {
-    return t->kind == PROMPT ? 1 : positions_of(t);
+    return t->kind == PROMPT ? 1 : t->kind == GENERATE ? t->n : STEPS;
 }
 
 /* --- What has to be done --- */
@@ -131,17 +134,18 @@ static work work_of(const run *r, const setup *o, const test *t)
         w.read_bytes += steps * (double)x->size;
         if (x->n_dims < 2) continue;
         double ops = 2 * steps * (only_wanted_rows(r, x, is_head) ? wanted : rows) * (double)(x->ne[0] * x->ne[1]);
-        *(pl_type_get(x->type)->is_quantized ? &w.byte_ops : &w.float_ops) += ops;
+        *(pl_type_get(x->type)->is_quantized ? &w.byte_ops
+          : x->type == PL_TYPE_BF16          ? &w.bf16_ops
+                                             : &w.float_ops) += ops;
     }
-    /* Attention: a position's K and V of one layer are two numbers per key and value element, and as many products for
-     * each query head. */
-    double n = positions_of(t), seen = n * (n + 1) / 2 * sequences_of(t);
+    /* The rows of K and V that are read: each step reads all positions before it, a prompt each once. */
+    double n = t->n, seen = t->kind == PROMPT     ? n
+                            : t->kind == GENERATE ? n * t->behind + n * (n + 1) / 2
+                                                  : STEPS * (STEPS + 1) / 2 * n;
     pl_type kv_type = o->f32 ? PL_TYPE_F32 : PL_TYPE_F16;
-    const pl_gguf_tensor *q = pl_gguf_find_tensor(r->g, pl_str_from("blk.0.attn_q.weight"));
     for (int32_t l = 0; l < r->n_layer; l++) {
         double kv_bytes = (double)pl_model_kv_block_bytes(r->p, l, kv_type) / PL_KV_PAGE;
-        w.read_bytes += (t->kind == PROMPT ? n : seen) * kv_bytes;
-        if (q) w.float_ops += seen * 2 * 2 * (double)q->ne[1];
+        w.read_bytes += seen * kv_bytes;
     }
     return w;
 }
@@ -165,6 +169,7 @@ static pl_status open_sequences(run *r, int32_t n, pl_error *err)
 {
     pl_sample_params params = pl_sample_defaults();
     params.temperature = 0;
+    r->n_filled = 0;
     int32_t n_pages = r->n_ctx / PL_KV_PAGE;
     for (; r->n_open > 0; r->n_open--) {
         const pl_kv_op op = {.kind = PL_KV_CLOSE, .seq = r->n_open - 1};
@@ -185,16 +190,41 @@ static pl_status step(run *r, const test *t, int32_t i, pl_error *err)
 {
     int32_t n_rows = rows_of(t);
     for (int32_t j = 0; j < n_rows; j++)
-        r->rows[j] = t->kind == PROMPT
-                         ? (pl_row){.pos = j, .token = token_at(j, r->n_vocab), .logits = j + 1 == n_rows}
-                         : (pl_row){.seq = j, .pos = i, .token = i ? -1 : token_at(j, r->n_vocab), .logits = true};
+        r->rows[j] =
+            t->kind == PROMPT
+                ? (pl_row){.pos = j, .token = token_at(j, r->n_vocab), .logits = j + 1 == n_rows}
+                : (pl_row){.seq = j, .pos = t->behind + i, .token = i ? -1 : token_at(j, r->n_vocab), .logits = true};
     return pl_stage_run(r->stage, &(pl_micro_batch){.rows = r->rows, .n_rows = n_rows, .sampled = r->sampled}, err);
+}
+
+/* Fills the first positions of sequence 0, or takes away what stands behind them. */
+static pl_status fill(run *r, int32_t n, pl_error *err)
+{
+    if (r->n_filled == n) {
+        /* The blocks behind go as well. */
+        int32_t kept = (n + PL_KV_PAGE - 1) / PL_KV_PAGE;
+        const pl_kv_op ops[] = {
+            {.kind = PL_KV_TRUNCATE, .seq = 0, .n_pos = n},
+            {.kind = PL_KV_EXTEND, .seq = 0, .blocks = r->blocks + kept, .n_blocks = r->n_ctx / PL_KV_PAGE - kept}};
+        return pl_stage_run(r->stage, &(pl_micro_batch){.ops = ops, .n_ops = 2}, err);
+    }
+    PL_TRY(open_sequences(r, 1, err));
+    for (int32_t at = 0, rows; at < n; at += rows) {
+        rows = n - at < FILL_ROWS ? n - at : FILL_ROWS;
+        for (int32_t j = 0; j < rows; j++) r->rows[j] = (pl_row){.pos = at + j, .token = token_at(at + j, r->n_vocab)};
+        PL_TRY(pl_stage_run(r->stage, &(pl_micro_batch){.rows = r->rows, .n_rows = rows}, err));
+    }
+    r->n_filled = n;
+    return PL_OK;
 }
 
 /* Tokens per second of one run of t. */
 static pl_status measure(run *r, const test *t, double *rate, pl_error *err)
 {
-    PL_TRY(open_sequences(r, sequences_of(t), err));
+    if (t->behind > 0)
+        PL_TRY(fill(r, t->behind, err));
+    else
+        PL_TRY(open_sequences(r, sequences_of(t), err));
     uint64_t start = pl_now_ns();
     for (int32_t i = 0; i < steps_of(t); i++) PL_TRY(step(r, t, i, err));
     *rate = (double)rows_of(t) * steps_of(t) / ((double)(pl_now_ns() - start) / 1e9);
@@ -204,9 +234,10 @@ static pl_status measure(run *r, const test *t, double *rate, pl_error *err)
 static void print_result(const run *r, const setup *o, const test *t, double median, double best)
 {
     work w = work_of(r, o, t);
-    printf("{\"test\":\"%s\",\"threads\":%" PRId32
-           ",\"packed\":%s,\"tok_s\":%.3f,\"best\":%.3f,\"read_bytes\":%.0f,\"byte_ops\":%.0f,\"float_ops\":%.0f}\n",
-           t->name, o->n_threads, o->no_pack ? "false" : "true", median, best, w.read_bytes, w.byte_ops, w.float_ops);
+    printf("{\"test\":\"%s\",\"threads\":%" PRId32 ",\"packed\":%s,\"tok_s\":%.3f,\"best\":%.3f,\"read_bytes\":%.0f,"
+                                                   "\"byte_ops\":%.0f,\"float_ops\":%.0f,\"bf16_ops\":%.0f}\n",
+           t->name, o->n_threads, o->no_pack ? "false" : "true", median, best, w.read_bytes, w.byte_ops, w.float_ops,
+           w.bf16_ops);
     fflush(stdout);
 }
 
@@ -231,10 +262,11 @@ static pl_status measure_limits(run *r, const setup *o, pl_error *err)
         PL_TRY(r->backend->vt->buffer_new(r->backend, limits_bytes, &r->array, err));
         pl_limits_init(&r->limits, r->pool, isa, r->backend->vt->buffer_base(r->array), limits_bytes);
     }
-    for (int i = 0; i < 4; i++) pl_limits_measure(&r->limits);
+    pl_limits_forget(&r->limits);
+    for (int i = 0; i < 8; i++) pl_limits_measure(&r->limits);
     printf("{\"test\":\"limits\",\"threads\":%" PRId32
-           ",\"read_bytes_s\":%.0f,\"byte_ops_s\":%.0f,\"float_ops_s\":%.0f}\n",
-           o->n_threads, r->limits.read_bytes_s, r->limits.byte_ops_s, r->limits.float_ops_s);
+           ",\"read_bytes_s\":%.0f,\"byte_ops_s\":%.0f,\"float_ops_s\":%.0f,\"bf16_ops_s\":%.0f}\n",
+           o->n_threads, r->limits.read_bytes_s, r->limits.byte_ops_s, r->limits.float_ops_s, r->limits.bf16_ops_s);
     fflush(stdout);
     return PL_OK;
 }
@@ -288,6 +320,7 @@ static pl_status bench(const setup *o, pl_error *err)
         int32_t n_ctx = (positions_of(t) + PL_KV_PAGE - 1) / PL_KV_PAGE * PL_KV_PAGE;
         if (n_ctx > r.n_ctx) r.n_ctx = n_ctx;
         if (rows_of(t) > n_rows) n_rows = rows_of(t);
+        if (t->behind > 0 && n_rows < FILL_ROWS) n_rows = FILL_ROWS;
         if (sequences_of(t) > n_seqs) n_seqs = sequences_of(t);
     }
     pl_stage_options options = {.shape = {.layer_end = r.n_layer,
@@ -335,7 +368,7 @@ end:
 static int usage(void)
 {
     fprintf(stderr, "usage: paceline-bench-stage -m FILE [-t THREADS] [-r ROUNDS] [-c CACHE] [--no-pack] [--kv-f32] "
-                    "[--ask] [ppN | tgN | batchN ...]\n");
+                    "[--ask] [ppN | tgN[@M] | batchN ...]\n");
     return pl_status_exit_code(PL_ERR_INVALID);
 }
 
