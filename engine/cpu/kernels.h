@@ -136,6 +136,7 @@ void pl_cpu_ops_avx2(pl_cpu_kernels *k);
 void pl_cpu_ops_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_small_portable(pl_cpu_kernels *k);
+void pl_cpu_mm_small_avx2(pl_cpu_kernels *k);
 void pl_cpu_mm_small_avx512(pl_cpu_kernels *k);
 void pl_cpu_mm_small_avx512_vnni(pl_cpu_kernels *k);
 void pl_cpu_mm_iq_portable(pl_cpu_kernels *k);
