@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/alloc.h"
@@ -77,6 +78,23 @@ START_TEST(many_short_jobs_and_long_gaps_both_work)
     ck_assert_int_eq(atomic_load(&runs), 3 * 2005);
     pl_pool_free(p);
     pl_pool_free(NULL);
+}
+END_TEST
+
+START_TEST(a_pool_without_a_job_takes_no_processor_time)
+{
+    /* The most eager one: each worker may spin for 100 us behind its job, and then has to sleep. */
+    pl_pool *p = new_pool((pl_pool_options){.n_threads = 4, .poll = 100});
+    _Atomic int runs = 0;
+    struct timespec a, b;
+    for (int i = 0; i < 100; i++) pl_pool_run(p, count, &runs);
+    usleep(20000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    usleep(300000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    double used = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+    ck_assert_msg(used < 0.01, "%.3f s of processor time in 0.3 s without a job", used);
+    pl_pool_free(p);
 }
 END_TEST
 
@@ -174,6 +192,7 @@ Suite *pool_suite(void)
     suite_add_tcase(s, t);
     tcase_add_loop_test(t, nobody_passes_a_barrier_early_and_each_number_is_taken_once, -1, 1); /* poll */
     tcase_add_test(t, many_short_jobs_and_long_gaps_both_work);
+    tcase_add_test(t, a_pool_without_a_job_takes_no_processor_time);
     tcase_add_test(t, options_and_memory_are_checked);
     tcase_add_test_raise_signal(t, a_job_that_runs_its_own_pool_is_a_bug, SIGABRT);
     tcase_add_test(t, pools_that_share_processors_slow_down_in_proportion);

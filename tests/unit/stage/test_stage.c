@@ -200,6 +200,37 @@ START_TEST(a_warm_step_takes_nothing_from_the_heap)
 }
 END_TEST
 
+/* As when serving: chunks of prompts beside the tokens of others. A graph that is built takes memory, so no memory is no graph. */
+START_TEST(a_mixture_that_comes_again_builds_no_graph_and_takes_nothing_from_the_heap)
+{
+    rig_model m;
+    rig r;
+    pl_error err = {0};
+    rig_model_from_bytes(&m, tiny_gguf(.n_layer = 4, .type = PL_TYPE_Q8_0));
+    rig_open(&r, &m, .packed = true, .n_stages = 2, .n_threads = 2, .n_ctx = 128);
+    for (int32_t s = 0; s < 3; s++) rig_seq_open(&r, s, 0);
+    static const struct {
+        int32_t n[3]; /* rows of each sequence, the last of which wants logits */
+    } steps[] = {{{5, 1, 0}}, {{1, 1, 4}}, {{1, 1, 1}}, {{0, 1, 1}}};
+    int32_t pos[3] = {0};
+    uint64_t before = 0;
+    for (int round = 0; round < 10; round++) {
+        if (round == 1) before = pl_alloc_count();
+        for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            pl_row rows[16];
+            int32_t n = 0;
+            for (int32_t s = 0; s < 3; s++)
+                for (int32_t j = 0; j < steps[i].n[s]; j++, n++, pos[s]++)
+                    rows[n] = (pl_row){.seq = s, .pos = pos[s], .token = (pos[s] * 7 + s) % N_VOCAB, .logits = j + 1 == steps[i].n[s]};
+            ck_ok(run_rows(&r, rows, n, &err), err);
+        }
+    }
+    ck_assert_uint_eq(pl_alloc_count() - before, 0);
+    rig_close(&r);
+    rig_model_close(&m);
+}
+END_TEST
+
 START_TEST(many_rows_with_logits_are_as_good_as_few)
 {
     rig_model m;
@@ -385,6 +416,7 @@ Suite *stage_suite(void)
     tcase_add_test(t, the_last_stage_knows_the_tokens_that_it_sampled);
     tcase_add_test(t, a_penalty_sees_the_prompt_and_what_was_sampled);
     tcase_add_test(t, a_warm_step_takes_nothing_from_the_heap);
+    tcase_add_test(t, a_mixture_that_comes_again_builds_no_graph_and_takes_nothing_from_the_heap);
     tcase_add_test(t, many_rows_with_logits_are_as_good_as_few);
     suite_add_tcase(s, t);
     t = tcase_create("memory");
