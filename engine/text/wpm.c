@@ -25,10 +25,11 @@ static bool is_punctuation(int32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-/* What is no text: control, format, private use. */
+/* What is no text: control, format, private use. Form feeds and the like are dropped too, not spaces. */
 static bool is_dropped(int32_t c)
 {
     utf8proc_category_t k = utf8proc_category(c);
+    if (c == '\t' || c == '\n' || c == '\r') return false;
     return c == 0 || c == 0xfffd || k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF ||
            k == UTF8PROC_CATEGORY_CS || k == UTF8PROC_CATEGORY_CO;
 }
@@ -106,11 +107,11 @@ pl_status pl_wpm_encode(const pl_vocab *v, pl_text_work *work, pl_str text, pl_b
     for (size_t i = 0; i < text.size;) {
         int32_t c, parts[4];
         i += pl_char_at(text, i, &c);
+        if (is_dropped(c)) continue;
         if (pl_char_is_space(c)) {
             end_word(&w);
             continue;
         }
-        if (is_dropped(c)) continue;
         bool alone = is_cjk(c);
         if (alone) end_word(&w);
         utf8proc_ssize_t n = 1;
