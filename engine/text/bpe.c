@@ -142,7 +142,7 @@ pl_status pl_bpe_new(pl_bpe **out, const pl_vocab *v, const pl_gguf_value *merge
     b->v = v;
     b->n_tokens = v->n;
     b->raw = pl_pretok_is_raw(pl_str_from(v->pre));
-    pl_status s = pl_pretok_open(&b->pretok, pl_str_from(v->pre), err);
+    pl_status s = pl_pretok_open(&b->pretok, pl_str_from(v->pre), NULL, err);
     if (s != PL_OK) goto fail;
     /* Each merge makes at most three symbols, and their ids have to fit. */
     if (merges->n > (uint64_t)(INT32_MAX - v->n - 256) / 3) {
@@ -195,9 +195,7 @@ static bool bpe_pair(const void *user, const pl_symbol *x, const pl_symbol *y, i
 static bool emit(const pl_bpe *b, const char *text, const pl_symbol *s, pl_buf *out)
 {
     if (s->id < b->n_tokens) return pl_buf_add(out, &s->id, sizeof s->id);
-    /* A string that is no token is written byte by byte. A byte that is no token is left out, as in the models' own
-     * tokenizers: SmolLM2 has none for some control characters, and its "unknown" is <|endoftext|>, which would end the
-     * text. */
+    /* A string that is no token is written byte by byte. */
     const int32_t *bytes = b->raw ? b->v->byte_id : b->byte_symbol;
     for (uint32_t i = 0; i < s->size; i++) {
         int32_t id = bytes[(uint8_t)text[s->at + i]];
@@ -234,9 +232,25 @@ static bool stays_whole(const pl_bpe *b, pl_str word)
     return true;
 }
 
+/* The word without bytes that are no tokens (SmolLM2 has none for some control characters): to the models' own
+ * tokenizers they are not there at all, so that what stands around them is joined. */
+static pl_str without_unknown(const pl_bpe *b, pl_text_work *w, pl_str word)
+{
+    size_t i = 0;
+    while (i < word.size && (b->raw || b->byte_symbol[(uint8_t)word.data[i]] < b->n_tokens)) i++;
+    if (i == word.size) return word;
+    pl_buf_reset(&w->word);
+    for (i = 0; i < word.size; i++) {
+        if (b->byte_symbol[(uint8_t)word.data[i]] < b->n_tokens) pl_buf_add_u8(&w->word, (uint8_t)word.data[i]);
+    }
+    return pl_buf_str(&w->word);
+}
+
 static bool encode_word(const pl_bpe *b, pl_text_work *w, pl_str word, pl_buf *out)
 {
     uint64_t whole;
+    word = without_unknown(b, w, word);
+    if (word.size == 0 || w->word.failed) return !w->word.failed;
     if (stays_whole(b, word) && pl_map_get(&b->whole, word, &whole) && whole < (uint64_t)b->n_tokens) {
         int32_t id = (int32_t)whole;
         return pl_buf_add(out, &id, sizeof id);

@@ -1311,6 +1311,24 @@ static pl_jvalue unique(pl_jeval *e, pl_jvalue v, const pl_jcall *c)
     return out;
 }
 
+/* Runs of letters, digits and low lines. */
+static pl_jvalue word_count(pl_jeval *e, pl_str s)
+{
+    int64_t n = 0;
+    bool inside = false;
+    pl_jstep(e, s.size / 16);
+    for (size_t i = 0; i < s.size;) {
+        int32_t c;
+        i += pl_char_at(s, i, &c);
+        utf8proc_category_t k = utf8proc_category(c);
+        bool word = c == '_' || is_letter(c) || k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL ||
+                    k == UTF8PROC_CATEGORY_NO;
+        n += word && !inside;
+        inside = word;
+    }
+    return pl_jv_int(n);
+}
+
 pl_jvalue pl_jinja_filter(pl_jeval *e, pl_str name, pl_jvalue v, const pl_jcall *c)
 {
     if (!pl_jstep(e, 1)) return v;
@@ -1395,7 +1413,7 @@ pl_jvalue pl_jinja_filter(pl_jeval *e, pl_str name, pl_jvalue v, const pl_jcall 
     case F_TRIM: return strip(e, pl_jv_str(e, v), arg(c, 0, "chars"), true, true);
     case F_TRUNCATE: return truncate(e, pl_jv_str(e, v), c);
     case F_UNIQUE: return unique(e, v, c);
-    case F_WORDCOUNT: out = split(e, pl_jv_str(e, v), missing, missing, false); return length(e, out);
+    case F_WORDCOUNT: return word_count(e, pl_jv_str(e, v));
     default: break;
     }
     return pl_jfail(e, PL_ERR_UNSUPPORTED, "there is no filter %.*s", name.size > 64 ? 64 : (int)name.size, name.data);

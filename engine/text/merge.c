@@ -20,6 +20,7 @@ void pl_text_work_fini(pl_text_work *w)
     pl_buf_fini(&w->symbols);
     pl_buf_fini(&w->heap);
     pl_buf_fini(&w->text);
+    pl_buf_fini(&w->word);
     pl_buf_fini(&w->ends[0]);
     pl_buf_fini(&w->ends[1]);
 }
@@ -75,6 +76,7 @@ bool pl_symbols_join(pl_text_work *w, pl_symbol *s, size_t n, pl_pair_fn pair, c
     for (size_t i = 0; i + 1 < n; i++) consider(&h, s, (int32_t)i, pair, user);
     while (h.n > 0) {
         entry top = heap_pop(&h);
+        w->steps++;
         int32_t i = (int32_t)(uint32_t)top.key, right;
         if (s[i].size == 0 || s[i].pair != top.pair) continue;
         right = s[i].next;

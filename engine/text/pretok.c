@@ -14,7 +14,8 @@
 #include "engine/text/chars_impl.h"
 #include "engine/text/vocab_impl.h"
 
-#define S      "\\t-\\r \\x{85}\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define WIDE   " \\x{85}\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define S      "\\t-\\r" WIDE
 #define SPACE  "[" S "]"
 #define SPACES SPACE "+(?![^" S "])|" SPACE "+" /* all but the last before a word, then the rest */
 #define LINES  SPACE "*[\\r\\n]+|" SPACES
@@ -63,6 +64,9 @@
 /* Words end at this punctuation only. */
 #define BLOOM " ?[^(" S "|.,!?\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C})]+"
 #define GEMMA "[^\\n]+|\\n+"
+/* Lines are looked for only where no blank stands in front: behind one they were looked for already, in vain, and in a
+ * long run of blanks, of which each match takes a piece, looking again each time would be quadratic. */
+#define LINES_ONCE "(?<![\\t\\x{B}\\x{C}" WIDE "])" SPACE "*[\\r\\n]+"
 #define HALVING                                                                                                        \
     SPACE "{512}(?![^" S "])|" SPACE "{256}(?![^" S "])|" SPACE "{128}(?![^" S "])|" SPACE "{64}(?![^" S "])|" SPACE   \
           "{32}(?![^" S "])|" SPACE "{16}(?![^" S "])|" SPACE "{8}(?![^" S "])|" SPACE "{4}(?![^" S "])|" SPACE        \
@@ -96,8 +100,8 @@ static const rule rules[] = {
      .add_bos = true},
     {" dbrx smaug-bpe glm4 chatglm-bpe ", {CL100K("\\p{N}{1,3}")}},
     {" jais-2 ",
-     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" S "\\p{L}\\p{N}]+[\\r\\n]*|" SPACE
-                  "*[\\r\\n]+|" HALVING}},
+     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" S "\\p{L}\\p{N}]+[\\r\\n]*|" LINES_ONCE
+                  "|" HALVING}},
     {" minicpm5 ", {"\\p{N}{1,3}", CL100K("\\p{N}+")}, .ignore_merges = true},
     {" qwen2 megrez kormo f2llmv2 ", {CL100K("\\p{N}")}, .nfc = true},
     {" deepseek-r1-qwen stablelm2 hunyuan solar-open grok-2 ", {CL100K("\\p{N}")}},
@@ -170,7 +174,14 @@ static const rule *find_rule(pl_str name)
     return NULL;
 }
 
-pl_status pl_pretok_open(pl_pretok **out, pl_str name, pl_error *err)
+static int count_step(pcre2_callout_block *block, void *steps)
+{
+    (void)block;
+    ++*(uint64_t *)steps;
+    return 0;
+}
+
+pl_status pl_pretok_open(pl_pretok **out, pl_str name, uint64_t *steps, pl_error *err)
 {
     *out = NULL;
     const rule *r = find_rule(name);
@@ -184,12 +195,13 @@ pl_status pl_pretok_open(pl_pretok **out, pl_str name, pl_error *err)
     if (!p->limits) goto no_memory;
     pcre2_set_match_limit(p->limits, match_limit);
     pcre2_set_heap_limit(p->limits, heap_limit_kib);
+    if (steps) pcre2_set_callout(p->limits, count_step, steps);
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | (steps ? PCRE2_AUTO_CALLOUT : 0);
     for (; p->n < 6 && r->regex[p->n]; p->n++) {
         int code;
         size_t at;
         if (r->regex[p->n] == thousands || r->regex[p->n] == thousands_of_words) continue;
-        p->code[p->n] =
-            pcre2_compile((PCRE2_SPTR)r->regex[p->n], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+        p->code[p->n] = pcre2_compile((PCRE2_SPTR)r->regex[p->n], PCRE2_ZERO_TERMINATED, options, &code, &at, NULL);
         if (!p->code[p->n] && code == PCRE2_ERROR_HEAP_FAILED) goto no_memory;
         PL_ASSERT(p->code[p->n] != NULL);                     /* the table is ours */
         pcre2_jit_compile(p->code[p->n], PCRE2_JIT_COMPLETE); /* without a JIT the interpreter gives the same, slower */

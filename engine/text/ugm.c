@@ -146,6 +146,7 @@ pl_status pl_ugm_encode(const pl_vocab *v, pl_text_work *w, pl_str text, pl_buf 
         bool whole = false; /* the character here is a token */
         size = char_bytes(t, at);
         for (size_t i = at; i < t.size && pl_trie_step(&u->tokens, &node, (uint8_t)t.data[i], &id); i++) {
+            w->steps++;
             if (id < 0) continue;
             whole = whole || i + 1 - at == size;
             double score = p[at].score + (v->type[id] == PL_TOKEN_USER_DEFINED ? 0 : (double)v->score[id]);

@@ -81,7 +81,8 @@ typedef struct pl_symbol {
 
 /* The scratch of one pl_tokenize. */
 typedef struct pl_text_work {
-    pl_buf symbols, heap, text, ends[2];
+    pl_buf symbols, heap, text, word, ends[2];
+    uint64_t steps; /* taken off the heap, of the trie, pieces of words looked up */
 } pl_text_work;
 void pl_text_work_fini(pl_text_work *w);
 
@@ -93,8 +94,9 @@ pl_symbol *pl_symbols_reserve(pl_text_work *w, size_t n);
 /* Links symbols[0..n) in their order and joins pairs until none is left: O(n log n). False when there is no memory. */
 PL_MUST_CHECK bool pl_symbols_join(pl_text_work *w, pl_symbol *symbols, size_t n, pl_pair_fn pair, const void *user);
 
-/* PL_ERR_UNSUPPORTED names a pre-tokenizer that is not in the table. */
-PL_MUST_CHECK pl_status pl_pretok_open(pl_pretok **out, pl_str name, pl_error *err);
+/* PL_ERR_UNSUPPORTED names a pre-tokenizer that is not in the table. steps: NULL, or where the places that the
+ * expressions try are counted, which is slow (for tests). */
+PL_MUST_CHECK pl_status pl_pretok_open(pl_pretok **out, pl_str name, uint64_t *steps, pl_error *err);
 void pl_pretok_close(pl_pretok *p);
 bool pl_pretok_ignore_merges(const pl_pretok *p); /* a word that is a token stays whole */
 bool pl_pretok_add_bos(const pl_pretok *p);       /* where the file does not say */

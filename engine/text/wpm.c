@@ -36,6 +36,7 @@ static bool is_dropped(int32_t c)
 
 typedef struct words {
     const pl_vocab *v;
+    pl_text_work *work;
     pl_buf *word; /* with U+2581 in front */
     size_t n_chars;
     pl_buf *out;
@@ -52,6 +53,7 @@ static void end_word(words *w)
         int32_t id = -1;
         for (; to > from; to--) {
             if (to < word.size && ((uint8_t)word.data[to] & 0xc0) == 0x80) continue;
+            w->work->steps++;
             id = pl_vocab_normal(w->v, (pl_str){word.data + from, to - from});
             if (id >= 0) break;
         }
@@ -103,7 +105,7 @@ static void put_lower(words *w, int32_t c)
 
 pl_status pl_wpm_encode(const pl_vocab *v, pl_text_work *work, pl_str text, pl_buf *out, pl_error *err)
 {
-    words w = {.v = v, .word = &work->text, .out = out};
+    words w = {.v = v, .work = work, .word = &work->text, .out = out};
     for (size_t i = 0; i < text.size;) {
         int32_t c, parts[4];
         i += pl_char_at(text, i, &c);
