@@ -804,6 +804,9 @@ START_TEST(a_stream_drops_the_space_that_spm_put_in_front)
 }
 END_TEST
 
+/* Sanitizers slow all of it down some ten times. */
+enum { LONG_TEXT = PL_TEST_SANITIZED ? 100000 : 1000000, COUNTED_TEXT = PL_TEST_SANITIZED ? 1000 : 3000 };
+
 /* Texts that invite blow-ups, repeated to n bytes. */
 static const char *const units[] = {"e",   " ",  "\n",           "!",  "1",     "'",  "\xff", "\xcc\x81\xcc\xa3", "<|",
                                     "\t ", "eE", "\xe6\xbc\xa2", "e ", "\r\n ", "'s", ".,"};
@@ -828,7 +831,7 @@ START_TEST(the_steps_of_the_expressions_grow_with_the_text)
 {
     /* Counted, not timed: an expression that goes back over what it has passed takes four times as long for twice the
      * text. */
-    enum { N = 3000 };
+    enum { N = COUNTED_TEXT };
     static char text[2 * N];
     for (int f = 0; f < N_FAMILIES; f++) {
         uint64_t steps = 0;
@@ -860,7 +863,7 @@ END_TEST
 
 START_TEST(the_steps_of_the_tokenizers_grow_with_the_text)
 {
-    enum { N = 1000000 };
+    enum { N = LONG_TEXT };
     static char text[N];
     const toy *toys[] = {&bpe_toy, &spm_toy, &wpm_toy, &ugm_toy};
     for (int k = 0; k < 4; k++) {
@@ -891,7 +894,7 @@ END_TEST
 
 START_TEST(a_million_bytes_of_any_kind_become_tokens)
 {
-    enum { N = 1000000 };
+    enum { N = LONG_TEXT };
     static char text[N];
     for (int f = 0; f < N_FAMILIES; f++) {
         toy t = bpe_toy;
