@@ -29,6 +29,7 @@ static void check_pair(const pl_gguf *g, const int32_t pair[2], const char *weig
     }
     const pl_gguf_tensor *w = pl_gguf_tensor_at(g, (size_t)base), *a = pl_gguf_tensor_at(g, (size_t)pair[0]),
                          *b = pl_gguf_tensor_at(g, (size_t)pair[1]);
+    if (w->ne[2] > 1) pl_problem_unsupported(problems, "an adapter's tensors for %s: experts are not adapted", weight);
     if (a->n_dims > 2 || b->n_dims > 2 || a->ne[0] != w->ne[0] || b->ne[1] != w->ne[1] || a->ne[1] != b->ne[0])
         pl_problem(problems,
                    "an adapter's tensors for %s are [%" PRId64 ", %" PRId64 "] and [%" PRId64 ", %" PRId64

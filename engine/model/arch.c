@@ -10,17 +10,23 @@
     ROW(gemma2, "gemma2")                                                                                              \
     ROW(gemma3, "gemma3")                                                                                              \
     ROW(glm4, "glm4")                                                                                                  \
+    ROW(glm4moe, "glm4moe")                                                                                            \
+    ROW(gpt_oss, "gpt-oss")                                                                                            \
     ROW(gpt2, "gpt2")                                                                                                  \
     ROW(gptneox, "gptneox")                                                                                            \
     ROW(granite, "granite")                                                                                            \
+    ROW(granitemoe, "granitemoe")                                                                                      \
     ROW(llama, "llama")                                                                                                \
     ROW(mistral3, "mistral3")                                                                                          \
     ROW(nomic_bert, "nomic-bert")                                                                                      \
     ROW(olmo2, "olmo2")                                                                                                \
+    ROW(olmoe, "olmoe")                                                                                                \
     ROW(phi2, "phi2")                                                                                                  \
     ROW(phi3, "phi3")                                                                                                  \
     ROW(qwen2, "qwen2")                                                                                                \
+    ROW(qwen2moe, "qwen2moe")                                                                                          \
     ROW(qwen3, "qwen3")                                                                                                \
+    ROW(qwen3moe, "qwen3moe")                                                                                          \
     ROW(smollm3, "smollm3")                                                                                            \
     ROW(stablelm, "stablelm")                                                                                          \
     ROW(starcoder2, "starcoder2")
@@ -82,6 +88,20 @@ static const pl_slot_info slots[PL_W_COUNT] = {
     [PL_W_ATTN_OUT_NORM_B] = {"attn_output_norm.bias", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
     [PL_W_LAYER_OUT_NORM] = {"layer_output_norm.weight", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
     [PL_W_LAYER_OUT_NORM_B] = {"layer_output_norm.bias", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_ATTN_SINKS] = {"attn_sinks.weight", {PL_DIM_N_HEAD}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_ROUTER] = {"ffn_gate_inp.weight", {PL_DIM_EMBD, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_TWO_TERMS},
+    [PL_W_ROUTER_B] = {"ffn_gate_inp.bias", {PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_ROUTER_CHOICE_B] = {"exp_probs_b.bias", {PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_EXPERTS_GATE] = {"ffn_gate_exps.weight", {PL_DIM_EMBD, PL_DIM_FF_EXPERT, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_TWO_TERMS_WHERE_LARGE},
+    [PL_W_EXPERTS_UP] = {"ffn_up_exps.weight", {PL_DIM_EMBD, PL_DIM_FF_EXPERT, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_TWO_TERMS_WHERE_LARGE},
+    [PL_W_EXPERTS_DOWN] = {"ffn_down_exps.weight", {PL_DIM_FF_EXPERT, PL_DIM_EMBD, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_TWO_TERMS_WHERE_LARGE},
+    [PL_W_EXPERTS_GATE_B] = {"ffn_gate_exps.bias", {PL_DIM_FF_EXPERT, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_EXPERTS_UP_B] = {"ffn_up_exps.bias", {PL_DIM_FF_EXPERT, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_EXPERTS_DOWN_B] = {"ffn_down_exps.bias", {PL_DIM_EMBD, PL_DIM_EXPERTS}, PL_PLACE_LAYER, PL_ONE_TERM},
+    [PL_W_SHARED_GATE] = {"ffn_gate_shexp.weight", {PL_DIM_EMBD, PL_DIM_FF_SHARED}, PL_PLACE_LAYER, PL_TWO_TERMS_WHERE_LARGE},
+    [PL_W_SHARED_UP] = {"ffn_up_shexp.weight", {PL_DIM_EMBD, PL_DIM_FF_SHARED}, PL_PLACE_LAYER, PL_TWO_TERMS_WHERE_LARGE},
+    [PL_W_SHARED_DOWN] = {"ffn_down_shexp.weight", {PL_DIM_FF_SHARED, PL_DIM_EMBD}, PL_PLACE_LAYER, PL_TWO_TERMS_WHERE_LARGE},
+    [PL_W_SHARED_ROUTER] = {"ffn_gate_inp_shexp.weight", {PL_DIM_EMBD}, PL_PLACE_LAYER, PL_ONE_TERM},
 
     [PL_W_TOKEN_EMBD] = {"token_embd.weight", {PL_DIM_EMBD, PL_DIM_VOCAB}, PL_PLACE_EMBED, PL_ONE_TERM},
     [PL_W_POSITION_EMBD] = {"position_embd.weight", {PL_DIM_EMBD, PL_DIM_CTX}, PL_PLACE_EMBED, PL_ONE_TERM},

@@ -34,6 +34,20 @@ typedef enum pl_slot {
     PL_W_FFN_UP_B,
     PL_W_FFN_DOWN_B,
     PL_W_FFN_POST_NORM,
+    PL_W_ATTN_SINKS,
+    PL_W_ROUTER, /* which experts take a row */
+    PL_W_ROUTER_B,
+    PL_W_ROUTER_CHOICE_B, /* added to the scores for the choice alone */
+    PL_W_EXPERTS_GATE,
+    PL_W_EXPERTS_UP,
+    PL_W_EXPERTS_DOWN,
+    PL_W_EXPERTS_GATE_B,
+    PL_W_EXPERTS_UP_B,
+    PL_W_EXPERTS_DOWN_B,
+    PL_W_SHARED_GATE, /* of the expert that takes all rows */
+    PL_W_SHARED_UP,
+    PL_W_SHARED_DOWN,
+    PL_W_SHARED_ROUTER, /* how much of it a row takes */
     PL_W_ATTN_OUT_NORM, /* of the residual stream behind attention, in encoders */
     PL_W_ATTN_OUT_NORM_B,
     PL_W_LAYER_OUT_NORM,
@@ -68,7 +82,10 @@ typedef enum pl_dim {
     PL_DIM_HEAD,
     PL_DIM_N_HEAD,
     PL_DIM_N_HEAD_KV,
-    PL_DIM_CTX,    /* n_ctx_train */
+    PL_DIM_EXPERTS,   /* n_expert */
+    PL_DIM_FF_EXPERT, /* n_ff_expert */
+    PL_DIM_FF_SHARED, /* n_ff_shared */
+    PL_DIM_CTX,       /* n_ctx_train */
     PL_DIM_COUPLES, /* n_rot / 2 */
     PL_DIM_ANY
 } pl_dim;
@@ -76,23 +93,27 @@ typedef enum pl_dim {
 /* Which stages need a weight of the whole model. */
 typedef enum pl_place { PL_PLACE_LAYER, PL_PLACE_EMBED, PL_PLACE_HEAD, PL_PLACE_ALL } pl_place;
 
-/* name is without "blk.N." for layer slots. Two dimensions are a matrix of any weight type; one is a vector, which is
- * f32. */
+/* name is without "blk.N." for layer slots. Two dimensions are a matrix of any weight type, three a matrix for each expert; one is a
+ * vector, which is f32. */
 typedef struct pl_slot_info {
     const char *name;
-    pl_dim dims[2];
+    pl_dim dims[3];
     pl_place place;
     pl_precision precision; /* of products with it (pl_mul_mat_precise); arch.c says why */
 } pl_slot_info;
 const pl_slot_info *pl_slot_get(pl_slot slot);
 
-enum { PL_SPEC_OPTIONAL = 1 };
+enum {
+    PL_SPEC_OPTIONAL = 1,
+    PL_SPEC_DENSE = 2,  /* only in layers without experts */
+    PL_SPEC_EXPERTS = 4 /* only in layers with experts (PL_LAYER_EXPERTS) */
+};
 
 /* A weight that an architecture has. */
 typedef struct pl_weight_spec {
     pl_slot slot;
     int flags;
-    pl_dim dims[2]; /* PL_DIM_END: as in the slot's row */
+    pl_dim dims[3]; /* PL_DIM_END: as in the slot's row */
 } pl_weight_spec;
 
 /* Groups of specs that most architectures share. An output that is absent is tied to the embedding. */
@@ -111,6 +132,14 @@ typedef struct pl_weight_spec {
 #define PL_SPECS_GATED_BIAS                                                                                            \
     {PL_W_FFN_GATE_B, PL_SPEC_OPTIONAL, {0}}, {PL_W_FFN_UP_B, PL_SPEC_OPTIONAL, {0}},                                  \
     {PL_W_FFN_DOWN_B, PL_SPEC_OPTIONAL, {0}}
+#define PL_SPECS_GATED_DENSE                                                                                           \
+    {PL_W_FFN_GATE, PL_SPEC_DENSE, {0}}, {PL_W_FFN_UP, PL_SPEC_DENSE, {0}}, {PL_W_FFN_DOWN, PL_SPEC_DENSE, {0}}
+#define PL_SPECS_EXPERTS                                                                                               \
+    {PL_W_ROUTER, PL_SPEC_EXPERTS, {0}}, {PL_W_EXPERTS_GATE, PL_SPEC_EXPERTS, {0}},                                    \
+    {PL_W_EXPERTS_UP, PL_SPEC_EXPERTS, {0}}, {PL_W_EXPERTS_DOWN, PL_SPEC_EXPERTS, {0}}
+#define PL_SPECS_SHARED                                                                                                \
+    {PL_W_SHARED_GATE, PL_SPEC_EXPERTS, {0}}, {PL_W_SHARED_UP, PL_SPEC_EXPERTS, {0}},                                  \
+    {PL_W_SHARED_DOWN, PL_SPEC_EXPERTS, {0}}
 #define PL_SPECS_END {PL_W_COUNT, 0, {0}}
 /* clang-format on */
 
@@ -162,6 +191,8 @@ typedef struct pl_arch {
     /* The feed-forward part: down(act(gate(x)) * up(x)) where the layer has a gate, or has gate and up in one matrix,
      * else down(act(up(x))). */
     pl_fn act;
+    bool clamped; /* gate and up of experts are clamped, and up gets 1 added (gpt-oss) */
+    bool ffn_norm_is_post; /* the norm before the feed-forward part has the name of the one behind attention */
     const pl_weight_spec *specs; /* ends with PL_SPECS_END */
     /* Keys beyond pl_hparams_read's, and what this architecture cannot be. NULL: nothing. */
     void (*check)(pl_hparams *hp, const pl_gguf *g, pl_problems *problems);
@@ -179,6 +210,4 @@ pl_precision pl_arch_precision(const pl_arch *arch, pl_slot slot);
 const char *const *pl_arch_names(size_t *n);
 
 /* One line each in arch.c, and one file in arch/. */
-extern const pl_arch pl_arch_bert, pl_arch_cohere2, pl_arch_command_r, pl_arch_exaone4, pl_arch_gemma, pl_arch_gemma2, pl_arch_gemma3, pl_arch_glm4, pl_arch_gpt2, pl_arch_gptneox, pl_arch_granite,
-    pl_arch_llama, pl_arch_mistral3, pl_arch_nomic_bert, pl_arch_olmo2, pl_arch_phi2, pl_arch_phi3, pl_arch_qwen2, pl_arch_qwen3,
-    pl_arch_smollm3, pl_arch_stablelm, pl_arch_starcoder2;
+extern const pl_arch pl_arch_bert, pl_arch_cohere2, pl_arch_command_r, pl_arch_exaone4, pl_arch_gemma, pl_arch_gemma2, pl_arch_gemma3, pl_arch_glm4, pl_arch_glm4moe, pl_arch_gpt2, pl_arch_gpt_oss, pl_arch_gptneox, pl_arch_granite, pl_arch_granitemoe, pl_arch_llama, pl_arch_mistral3, pl_arch_nomic_bert, pl_arch_olmo2, pl_arch_olmoe, pl_arch_phi2, pl_arch_phi3, pl_arch_qwen2, pl_arch_qwen2moe, pl_arch_qwen3, pl_arch_qwen3moe, pl_arch_smollm3, pl_arch_stablelm, pl_arch_starcoder2;

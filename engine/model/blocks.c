@@ -1,5 +1,7 @@
 #include "engine/model/blocks.h"
 
+#include <math.h>
+
 static pl_tensor *scaled(pl_build *b, pl_tensor *x, float scale)
 {
     return scale == 1.0f ? x : pl_scale(b->c, x, scale);
@@ -49,7 +51,7 @@ static pl_tensor *adapted(pl_build *b, int32_t il, pl_slot w, pl_tensor *x, pl_t
 pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x)
 {
     pl_tensor **of = b->layer_weights[il], *y = adapted(b, il, w, x, product(b, w, of[w], x));
-    return of[bias] ? pl_add(b->c, y, of[bias]) : y;
+    return bias != PL_W_NONE && of[bias] ? pl_add(b->c, y, of[bias]) : y;
 }
 
 pl_tensor *pl_block_norm(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x)
@@ -132,7 +134,7 @@ pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, 
     bool windowed = hp->layers[b->layer_first + il] & PL_LAYER_WINDOW;
     const pl_attention_options options = {
         .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = windowed ? hp->window : 0};
-    pl_tensor *a = pl_attention_with(b->c, q, kv, NULL, b->io.last ? b->io.last : b->io.pos, b->io.tables, &options);
+    pl_tensor *a = pl_attention_with(b->c, q, kv, b->layer_weights[il][PL_W_ATTN_SINKS], b->io.last ? b->io.last : b->io.pos, b->io.tables, &options);
     /* a [d_head * n_head, n_rows] */
     if (last) a = pl_block_wanted_rows(b, a);
     return pl_block_linear(b, il, PL_W_ATTN_OUT, PL_W_ATTN_OUT_B, a);
@@ -145,8 +147,63 @@ static pl_tensor *rows_of(pl_build *b, pl_tensor *x, int64_t first, int64_t m)
     return pl_view(b->c, x, 2, (int64_t[]){m, x->ne[1]}, (size_t[]){x->nb[0], x->nb[1]}, (size_t)first * x->nb[0]);
 }
 
+/* A product with every row's experts, plus their biases. x [k, 1 or n_used, n] -> [m, n_used, n] */
+static pl_tensor *of_experts(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x, pl_tensor *ids)
+{
+    pl_tensor **of = b->layer_weights[il], *y = pl_mul_mat_id(b->c, of[w], x, ids, pl_arch_precision(b->arch, w));
+    if (of[bias] == NULL || y == NULL) return y;
+    pl_tensor *flat = pl_reshape(b->c, ids, 1, (int64_t[]){ids->ne[0] * ids->ne[1]});
+    pl_tensor *rows = pl_get_rows(b->c, of[bias], flat);
+    if (rows == NULL) return NULL;
+    return pl_add(b->c, y, pl_reshape(b->c, rows, 3, y->ne));
+}
+
+/* gpt-oss: gate up to 7, up between -7 and 7 and plus 1. */
+static pl_tensor *gated(pl_build *b, pl_tensor *gate, pl_tensor *up)
+{
+    if (!b->arch->clamped) return pl_glu(b->c, gate, up, b->arch->act);
+    const float limit = 7.0f;
+    gate = pl_clamp(b->c, gate, -INFINITY, limit);
+    up = pl_scale_add(b->c, pl_clamp(b->c, up, -limit, limit), 1.0f, 1.0f);
+    return pl_glu(b->c, gate, up, b->arch->act);
+}
+
+/* The expert that takes all rows, or as much of it as the row's own gate lets through. */
+static pl_tensor *shared_expert(pl_build *b, int32_t il, pl_tensor *x)
+{
+    pl_tensor *gate = pl_block_linear(b, il, PL_W_SHARED_GATE, PL_W_NONE, x); /* [n_ff_shared, n] */
+    pl_tensor *h = pl_glu(b->c, gate, pl_block_linear(b, il, PL_W_SHARED_UP, PL_W_NONE, x), b->arch->act);
+    pl_tensor *y = pl_block_linear(b, il, PL_W_SHARED_DOWN, PL_W_NONE, h);
+    if (b->layer_weights[il][PL_W_SHARED_ROUTER] == NULL) return y;
+    pl_tensor *part = pl_block_linear(b, il, PL_W_SHARED_ROUTER, PL_W_NONE, x); /* [1, n] */
+    return pl_mul(b->c, y, pl_unary(b->c, part, PL_FN_SIGMOID));
+}
+
+pl_tensor *pl_block_experts(pl_build *b, int32_t il, pl_tensor *x)
+{
+    const pl_hparams *hp = b->hp;
+    pl_graph_ctx *c = b->c;
+    pl_tensor **of = b->layer_weights[il];
+    pl_tensor *scores = pl_block_linear(b, il, PL_W_ROUTER, PL_W_ROUTER_B, x); /* [n_expert, n] */
+    if (hp->experts.gating == PL_GATING_SOFTMAX) scores = pl_softmax(c, scores, NULL, NULL, 1.0f);
+    if (hp->experts.gating == PL_GATING_SIGMOID) scores = pl_unary(c, scores, PL_FN_SIGMOID);
+    pl_tensor *choice = of[PL_W_ROUTER_CHOICE_B] ? pl_add(c, scores, of[PL_W_ROUTER_CHOICE_B]) : scores;
+    pl_tensor *ids = pl_top_k_of_groups(c, choice, hp->experts.n_used, hp->experts.n_groups, hp->experts.n_groups_used, hp->experts.n_best);
+    pl_tensor *weights = pl_take(c, scores, ids); /* [n_used, n] */
+    if (hp->experts.gating == PL_GATING_SOFTMAX_OF_CHOSEN) weights = pl_softmax(c, weights, NULL, NULL, 1.0f);
+    if (hp->experts.norm) weights = pl_div(c, weights, pl_sum_rows(c, weights));
+    weights = scaled(b, weights, hp->experts.scale);
+    pl_tensor *rows = x == NULL ? NULL : pl_view(c, x, 3, (int64_t[]){x->ne[0], 1, x->ne[1]}, (size_t[]){x->nb[0], x->nb[1], x->nb[1]}, 0);
+    pl_tensor *gate = of_experts(b, il, PL_W_EXPERTS_GATE, PL_W_EXPERTS_GATE_B, rows, ids); /* [n_ff, n_used, n] */
+    pl_tensor *up = of_experts(b, il, PL_W_EXPERTS_UP, PL_W_EXPERTS_UP_B, rows, ids);
+    pl_tensor *y = of_experts(b, il, PL_W_EXPERTS_DOWN, PL_W_EXPERTS_DOWN_B, gated(b, gate, up), ids);
+    y = pl_weighted_sum(c, y, weights); /* [n_embd, n] */
+    return of[PL_W_SHARED_UP] ? pl_add(c, y, shared_expert(b, il, x)) : y;
+}
+
 pl_tensor *pl_block_ffn(pl_build *b, int32_t il, pl_tensor *x)
 {
+    if (b->hp->layers[b->layer_first + il] & PL_LAYER_EXPERTS) return pl_block_experts(b, il, x);
     pl_tensor **of = b->layer_weights[il], *h; /* [n_ff, n] */
     pl_tensor *up =
         pl_block_linear(b, il, PL_W_FFN_UP, PL_W_FFN_UP_B, x); /* [n_ff, n], or [2 * n_ff, n] with the gate */
@@ -198,14 +255,15 @@ pl_tensor *pl_build_decoder(pl_build *b)
         pl_tensor *h = pl_block_norm(b, il, PL_W_ATTN_NORM, PL_W_ATTN_NORM_B, x);
         pl_tensor *a = pl_block_attention(b, il, h, last, &stored_only);
         if (stored_only) return a;
-        a = pl_block_norm(b, il, PL_W_ATTN_POST_NORM, PL_W_NONE, a);
+        pl_slot ffn_norm = b->arch->ffn_norm_is_post ? PL_W_ATTN_POST_NORM : PL_W_FFN_NORM;
+        if (!b->arch->ffn_norm_is_post) a = pl_block_norm(b, il, PL_W_ATTN_POST_NORM, PL_W_NONE, a);
         if (last) x = pl_block_wanted_rows(b, x); /* [n_embd, n_out] from here on */
         pl_tensor *before = x, *f;
         x = pl_add(b->c, x, scaled(b, a, scale));
         if (b->hp->parallel && b->layer_weights[il][PL_W_FFN_NORM] == NULL)
             f = last ? pl_block_wanted_rows(b, h) : h; /* one norm for both */
         else
-            f = pl_block_norm(b, il, PL_W_FFN_NORM, PL_W_FFN_NORM_B, b->hp->parallel ? before : x);
+            f = pl_block_norm(b, il, ffn_norm, PL_W_FFN_NORM_B, b->hp->parallel ? before : x);
         f = pl_block_norm(b, il, PL_W_FFN_POST_NORM, PL_W_NONE, pl_block_ffn(b, il, f));
         x = pl_add(b->c, x, scaled(b, f, scale));
     }

@@ -8,7 +8,7 @@
 /* x [n_embd, n_rows]: the rows of the embedding, or what the stage before sent. */
 pl_tensor *pl_block_embed(pl_build *b);
 
-/* The layer's weight w times x, plus its bias [m] where the file has one. */
+/* The layer's weight w times x, plus its bias [m] where the file has one. bias may be PL_W_NONE. */
 pl_tensor *pl_block_linear(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_tensor *x);
 
 /* x normalised along its rows; as it is where the layer has no such weight. bias may be PL_W_NONE. */
@@ -19,7 +19,10 @@ pl_tensor *pl_block_norm(pl_build *b, int32_t il, pl_slot w, pl_slot bias, pl_te
  * would give is read by nobody. With last and no row wanted, gives the store into the cache and sets *stored_only. */
 pl_tensor *pl_block_attention(pl_build *b, int32_t il, pl_tensor *x, bool last, bool *stored_only);
 
-/* The feed-forward part of the architecture's kind. */
+/* A mixture of experts (Shazeer et al. 2017): for each row the router's best, weighted, and the shared one. */
+pl_tensor *pl_block_experts(pl_build *b, int32_t il, pl_tensor *x);
+
+/* The feed-forward part of the architecture's kind, or of experts in layers that have them. */
 pl_tensor *pl_block_ffn(pl_build *b, int32_t il, pl_tensor *x);
 
 /* Whether il is the last layer before the head, where only rows that want logits go on. */

@@ -14,7 +14,7 @@ static pl_tensor *leaf(pl_graph_ctx *c, const pl_model_profile *p, int32_t index
     size_t n = t->name.size < sizeof name - 1 ? t->name.size : sizeof name - 1;
     memcpy(name, t->name.data, n);
     name[n] = 0;
-    return pl_new_weight(c, t->type, layout, 2, t->ne, data, name);
+    return pl_new_weight(c, t->type, layout, PL_MAX_DIMS, t->ne, data, name);
 }
 
 /* The adapters' tensors, and the inputs that say how much of each a row wants. */

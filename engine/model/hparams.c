@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/base/fmath.h"
+#include "engine/graph/op.h"
 
 /* Bounds far above any model that exists, and low enough that products of any three of them fit 64 bits and each fits
  * the graph's int32 parameters. */
@@ -14,6 +15,7 @@
 #define N_FF_MAX    (1 << 24)
 #define N_VOCAB_MAX (1 << 24)
 #define N_CTX_MAX   (1 << 28)
+#define N_EXPERT_MAX 4096
 
 /* The whole key, which is noted as one that this build knows. */
 static void full_key(char *out, size_t size, const char *arch, const char *key, pl_problems *problems)
@@ -228,6 +230,60 @@ void pl_hparams_read(pl_hparams *hp, const pl_gguf *g, const char *arch, const c
         tokens.n != (uint64_t)hp->n_vocab)
         pl_problem(problems, "%" PRIu64 " tokens in the vocabulary and %" PRId32 " rows in token_embd.weight", tokens.n,
                    hp->n_vocab);
+}
+
+void pl_hparams_read_granite(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems)
+{
+    float divisor = 1.0f;
+    pl_hparam_scale(g, arch, "embedding_scale", &hp->embd_scale, problems);
+    pl_hparam_scale(g, arch, "residual_scale", &hp->residual_scale, problems);
+    pl_hparam_scale(g, arch, "attention.scale", &hp->attn_scale, problems);
+    if (pl_hparam_scale(g, arch, "logit_scale", &divisor, problems)) hp->logit_scale = 1.0f / divisor;
+}
+
+void pl_hparams_read_experts(pl_hparams *hp, const pl_gguf *g, const char *arch, bool required, pl_problems *problems)
+{
+    uint32_t n = 0, used = 0, dense = 0, gating = 0, groups = 0, groups_used = 0;
+    pl_hparam_u32(g, arch, "expert_count", required, &n, problems);
+    pl_hparam_u32(g, arch, "expert_used_count", n > 0, &used, problems);
+    if (n == 0) return;
+    if (n > N_EXPERT_MAX || used < 1 || used > n) {
+        pl_problem(problems, "keys %s.expert_count and expert_used_count: %" PRIu32 " of %" PRIu32 " experts, of at most %d", arch, used,
+                   n, N_EXPERT_MAX);
+        return;
+    }
+    hp->experts.n = (int32_t)n;
+    hp->experts.n_used = (int32_t)used;
+    hp->experts.n_ff = count(g, arch, "expert_feed_forward_length", hp->n_ff > 0 ? hp->n_ff : 1, N_FF_MAX, problems);
+    uint32_t n_shared = 0;
+    pl_hparam_u32(g, arch, "expert_shared_count", false, &n_shared, problems);
+    if (n_shared > 256) pl_problem(problems, "key %s.expert_shared_count: %" PRIu32 " is more than 256", arch, n_shared);
+    int64_t shared = hp->experts.n_ff * (int64_t)(n_shared > 0 && n_shared <= 256 ? n_shared : 1);
+    hp->experts.n_ff_shared =
+        count(g, arch, "expert_shared_feed_forward_length", shared < N_FF_MAX ? (int32_t)shared : N_FF_MAX, N_FF_MAX, problems);
+    hp->experts.scale = 1.0f;
+    pl_hparam_scale(g, arch, "expert_weights_scale", &hp->experts.scale, problems);
+    pl_hparam_bool(g, arch, "expert_weights_norm", false, &hp->experts.norm, problems);
+    if (pl_hparam_u32(g, arch, "expert_gating_func", false, &gating, problems) && gating != 0) {
+        if (gating > PL_GATING_SOFTMAX_OF_CHOSEN)
+            pl_problem_unsupported(problems, "key %s.expert_gating_func: %" PRIu32 " is not known", arch, gating);
+        hp->experts.gating = (pl_gating)gating;
+    }
+    pl_hparam_u32(g, arch, "expert_group_count", false, &groups, problems);
+    pl_hparam_u32(g, arch, "expert_group_used_count", false, &groups_used, problems);
+    if (groups < 1) groups = 1;
+    if (groups_used < 1) groups_used = groups;
+    if (groups > PL_TOP_K_GROUPS_MAX || groups > n || n % groups != 0 || groups_used > groups || used > n / groups * groups_used) {
+        pl_problem(problems, "keys %s.expert_group_count and expert_group_used_count: %" PRIu32 " of %" PRIu32 " groups for %" PRIu32
+                   " of %" PRIu32 " experts", arch, groups_used, groups, used, n);
+        groups = groups_used = 1;
+    }
+    hp->experts.n_groups = (int32_t)groups;
+    hp->experts.n_groups_used = (int32_t)groups_used;
+    if (hp->experts.n_best < 1 || hp->experts.n_best > (int32_t)(n / groups)) hp->experts.n_best = 1;
+    pl_hparam_u32(g, arch, "leading_dense_block_count", false, &dense, problems);
+    for (int32_t l = 0; l < hp->n_layer; l++)
+        if ((uint32_t)l >= dense) hp->layers[l] |= PL_LAYER_EXPERTS;
 }
 
 float pl_hparams_temperature(const pl_hparams *hp, int32_t pos)

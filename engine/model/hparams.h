@@ -18,6 +18,7 @@ typedef struct pl_rope_params {
     float factor;                                        /* positions are stretched by it; 1 without scaling */
     int32_t n_ctx_orig;                                  /* YaRN: the context that the model was first trained for */
     float ext_factor, beta_fast, beta_slow; /* YaRN */
+    bool exact_ramp;                        /* YaRN: the ramp begins and ends between couples (gpt-oss) */
     float log_multiplier;                   /* YaRN: mscale_all_dim, by whose temperature the usual one is divided; 0: none */
     float attn_factor;                      /* on cosines and sines, 1 unless the file says otherwise */
 } pl_rope_params;
@@ -25,8 +26,15 @@ typedef struct pl_rope_params {
 /* What one layer has that others have not. */
 enum {
     PL_LAYER_NO_ROPE = 1, /* its attention knows no positions */
+    PL_LAYER_EXPERTS = 4, /* its feed-forward part is a mixture of experts */
     PL_LAYER_WINDOW = 2   /* its attention sees pl_hparams.window positions only, and turns by rope_local where there is one */
 };
+/* What turns a router's products into scores, and the scores of the chosen into weights. */
+typedef enum pl_gating {
+    PL_GATING_SOFTMAX = 1,
+    PL_GATING_SIGMOID = 2,
+    PL_GATING_SOFTMAX_OF_CHOSEN = 3 /* scores are the products, weights their softmax */
+} pl_gating;
 #define PL_N_LAYER_MAX 4096
 
 typedef struct pl_hparams {
@@ -47,6 +55,15 @@ typedef struct pl_hparams {
     int32_t window;                    /* of layers with PL_LAYER_WINDOW: positions seen, with the own one */
     pl_rope_params rope, rope_local;
     bool has_rope_local;
+    /* Mixtures of experts; n_expert 0: none. */
+    struct {
+        int32_t n, n_used, n_ff, n_ff_shared;
+        int32_t n_groups, n_groups_used, n_best; /* choice among groups: pl_top_k_of_groups */
+        pl_gating gating;
+        bool norm;   /* weights are divided by their sum */
+        float scale; /* of the weights; 1 */
+    } experts;
+    int32_t n_layer_more; /* layers of the file behind n_layer that are not computed */
     uint8_t layers[PL_N_LAYER_MAX]; /* PL_LAYER_ flags */
 } pl_hparams;
 
@@ -62,6 +79,13 @@ void pl_hparams_check_keys(const pl_gguf *g, const char *arch, pl_problems *prob
  * attention.sliding_window_pattern says, or all but every period-th, or all with period 0. */
 void pl_hparams_read_window(pl_hparams *hp, const pl_gguf *g, const char *arch, int32_t def, int32_t period,
                             pl_problems *problems);
+
+/* Granite's scales: of the embedding, of what is added to the residual stream, of scores, and a divisor of the logits. */
+void pl_hparams_read_granite(pl_hparams *hp, const pl_gguf *g, const char *arch, pl_problems *problems);
+
+/* Reads the keys of a mixture of experts into hp->experts, whose gating, norm and n_best the caller has set to what holds where the
+ * file says nothing; layers from leading_dense_block_count on have experts. Nothing when there are none, unless required. */
+void pl_hparams_read_experts(pl_hparams *hp, const pl_gguf *g, const char *arch, bool required, pl_problems *problems);
 
 /* The factor on the queries of a position (pl_hparams.temperature). */
 float pl_hparams_temperature(const pl_hparams *hp, int32_t pos);

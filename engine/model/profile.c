@@ -156,7 +156,7 @@ size_t pl_model_stage_tensors(const pl_model_profile *p, int32_t layer_first, in
 }
 
 /* The tensors of one unit, each with what a visitor makes of it, added up. */
-static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)(const pl_gguf_tensor *t))
+static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)(const pl_model_profile *p, const pl_gguf_tensor *t))
 {
     uint64_t sum = 0;
     const int32_t *model = p->index.model;
@@ -175,17 +175,24 @@ static uint64_t sum_unit(const pl_model_profile *p, int32_t unit, uint64_t (*of)
                 for (int i = 0; i < 2; i++) list_of[n++] = pl_adapter_pair(&p->index, k, unit, s)[i];
         }
     for (int i = 0; i < n; i++)
-        if (list_of[i] >= 0) sum += of(pl_gguf_tensor_at(p->g, (size_t)list_of[i]));
+        if (list_of[i] >= 0) sum += of(p, pl_gguf_tensor_at(p->g, (size_t)list_of[i]));
     return sum;
 }
 
-static uint64_t bytes_of(const pl_gguf_tensor *t)
+static uint64_t bytes_of(const pl_model_profile *p, const pl_gguf_tensor *t)
 {
+    (void)p;
     return t->size;
 }
-static uint64_t macs_of(const pl_gguf_tensor *t)
+/* Of all matrices of a tensor of experts a row meets those that it uses. */
+static int64_t matrices_met(const pl_model_profile *p, const pl_gguf_tensor *t)
 {
-    return t->ne[1] > 1 ? (uint64_t)t->ne[0] * (uint64_t)t->ne[1] : 0;
+    return t->ne[2] > 1 && t->ne[2] == p->hp.experts.n ? p->hp.experts.n_used : t->ne[2];
+}
+
+static uint64_t macs_of(const pl_model_profile *p, const pl_gguf_tensor *t)
+{
+    return t->ne[1] > 1 ? (uint64_t)t->ne[0] * (uint64_t)t->ne[1] * (uint64_t)matrices_met(p, t) : 0;
 }
 
 uint64_t pl_model_unit_bytes(const pl_model_profile *p, int32_t unit)
@@ -246,7 +253,9 @@ static size_t larger_scratch(size_t size, const pl_model_profile *p, pl_slot slo
 {
     const pl_gguf_tensor *t = index < 0 ? NULL : pl_gguf_tensor_at(p->g, (size_t)index);
     if (t == NULL || t->n_dims < 2) return size;
-    size_t need = pl_scratch_mul_mat_most(t->type, t->ne[0], n, pl_arch_precision(p->arch, slot), n_threads);
+    pl_precision precision = pl_arch_precision(p->arch, slot);
+    size_t need = t->ne[2] > 1 ? pl_scratch_mul_mat_id(t->type, t->ne[0], n * matrices_met(p, t), t->ne[2], precision, n_threads).total
+                               : pl_scratch_mul_mat_most(t->type, t->ne[0], n, precision, n_threads);
     return need > size ? need : size;
 }
 

@@ -40,8 +40,12 @@ pl_status pl_rope_table_init(pl_rope_table *t, const pl_rope_params *p, const fl
     bool yarn = p->scaling == PL_ROPE_SCALING_YARN;
     double low = 0, high = 0;
     if (yarn) {
-        low = floor_of(turns_to_couple(p, (double)p->beta_fast));
-        high = ceil_of(turns_to_couple(p, (double)p->beta_slow));
+        low = turns_to_couple(p, (double)p->beta_fast);
+        high = turns_to_couple(p, (double)p->beta_slow);
+        if (!p->exact_ramp) {
+            low = floor_of(low);
+            high = ceil_of(high);
+        }
         if (low < 0) low = 0;
         if (high > p->n_rot - 1) high = p->n_rot - 1;
         /* Stretched attention is a little too flat: the paper's temperature, on both of q and k. */

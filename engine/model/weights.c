@@ -18,6 +18,9 @@ static int64_t dim_of(const pl_hparams *hp, pl_dim d)
     case PL_DIM_HEAD: return hp->d_head;
     case PL_DIM_N_HEAD: return hp->n_head;
     case PL_DIM_N_HEAD_KV: return hp->n_head_kv;
+    case PL_DIM_EXPERTS: return hp->experts.n;
+    case PL_DIM_FF_EXPERT: return hp->experts.n_ff;
+    case PL_DIM_FF_SHARED: return hp->experts.n_ff_shared;
     case PL_DIM_CTX: return hp->n_ctx_train;
     case PL_DIM_COUPLES: return hp->rope.n_rot / 2;
     case PL_DIM_ANY:
@@ -32,14 +35,14 @@ static void check_tensor(const pl_gguf_tensor *t, const pl_weight_spec *spec, co
 {
     const pl_dim *dims = spec->dims[0] == PL_DIM_END ? pl_slot_get(spec->slot)->dims : spec->dims;
     bool is_matrix = dims[1] != PL_DIM_END;
-    int64_t ne0 = dim_of(hp, dims[0]), ne1 = is_matrix ? dim_of(hp, dims[1]) : 1;
+    int64_t ne0 = dim_of(hp, dims[0]), ne1 = is_matrix ? dim_of(hp, dims[1]) : 1, ne2 = is_matrix ? dim_of(hp, dims[2]) : 1;
     int name_size = (int)(t->name.size > 64 ? 64 : t->name.size);
     if (dims[1] == PL_DIM_ANY) ne1 = t->ne[1];
-    if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != 1 || t->ne[3] != 1)
+    if (t->ne[0] != ne0 || t->ne[1] != ne1 || t->ne[2] != ne2 || t->ne[3] != 1)
         pl_problem(problems,
                    "tensor %.*s is [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "], not [%" PRId64 ", %" PRId64
-                   "]",
-                   name_size, t->name.data, t->ne[0], t->ne[1], t->ne[2], t->ne[3], ne0, ne1);
+                   ", %" PRId64 "]",
+                   name_size, t->name.data, t->ne[0], t->ne[1], t->ne[2], t->ne[3], ne0, ne1, ne2);
     const pl_type_info *type = pl_type_get(t->type);
     if (is_matrix ? type == NULL || type->act == PL_ACT_NONE : t->type != PL_TYPE_F32)
         pl_problem_unsupported(problems, "tensor %.*s is %s, %s", name_size, t->name.data, pl_type_name(t->type),
@@ -88,6 +91,13 @@ static int32_t split_name(pl_str name, pl_str *rest)
     return layer;
 }
 
+/* Whether layer l has what spec describes. */
+static bool is_of_layer(const pl_weight_spec *spec, const pl_hparams *hp, int32_t l)
+{
+    bool experts = hp->layers[l] & PL_LAYER_EXPERTS;
+    return !(spec->flags & (experts ? PL_SPEC_DENSE : PL_SPEC_EXPERTS));
+}
+
 /* Names the required weights that the file lacks, layers that follow each other in one problem. */
 static void say_missing(const pl_weight_index *w, const pl_arch *arch, const pl_hparams *hp, const pl_gguf *g,
                         const bool *used, pl_problems *problems)
@@ -98,7 +108,8 @@ static void say_missing(const pl_weight_index *w, const pl_arch *arch, const pl_
         pl_str name = pl_str_from(pl_slot_get(spec->slot)->name);
         for (int32_t l = 0, first; l < (of_layer ? hp->n_layer : 1); l++) {
             if ((of_layer ? w->layers[l][spec->slot] : w->model[spec->slot]) >= 0) continue;
-            for (first = l; of_layer && l + 1 < hp->n_layer && w->layers[l + 1][spec->slot] < 0;) l++;
+            if (of_layer && !is_of_layer(spec, hp, l)) continue;
+            for (first = l; of_layer && l + 1 < hp->n_layer && w->layers[l + 1][spec->slot] < 0 && is_of_layer(spec, hp, l + 1);) l++;
             char where[32];
             layers_name(where, of_layer ? first : -1, l);
             pl_nearest nearest = {.to = name};
@@ -144,7 +155,7 @@ static void check_choices(const pl_weight_index *w, const pl_arch *arch, const p
 
 /* A tensor that we would not use means that the model is not the function that we would compute. Layers that follow
  * each other are one problem. */
-static void say_unknown(const pl_gguf *g, const pl_arch *arch, const pl_map *index, const bool *used,
+static void say_unknown(const pl_gguf *g, const pl_arch *arch, const pl_hparams *hp, const pl_map *index, const bool *used,
                         pl_problems *problems)
 {
     char other[LAYER_NAME_MAX];
@@ -153,6 +164,7 @@ static void say_unknown(const pl_gguf *g, const pl_arch *arch, const pl_map *ind
         if (used[i] || is_ignored(whole)) continue;
         int32_t layer = split_name(whole, &rest), last = layer;
         uint64_t k;
+        if (layer >= hp->n_layer && layer < hp->n_layer + hp->n_layer_more) continue;
         layer_name(other, layer - 1, rest);
         if (layer > 0 && pl_map_get(index, pl_str_from(other), &k) && !used[k]) continue; /* said with that one */
         for (; layer >= 0; last++) {
@@ -200,6 +212,7 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
             continue;
         }
         for (int32_t l = 0; l < hp->n_layer; l++) {
+            if (!is_of_layer(spec, hp, l)) continue;
             char name[128];
             snprintf(name, sizeof name, "blk.%" PRId32 ".%s", l, slot_name);
             out->layers[l][spec->slot] = find(g, name, spec, hp, &index, used, problems);
@@ -208,7 +221,7 @@ pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, const pl_arch 
     pl_status status = pl_adapters_find(out, g, hp, &index, used, problems, err);
     check_choices(out, arch, hp, problems);
     say_missing(out, arch, hp, g, used, problems);
-    say_unknown(g, arch, &index, used, problems);
+    say_unknown(g, arch, hp, &index, used, problems);
     pl_map_fini(&index);
     pl_free(used);
     if (status != PL_OK) pl_weights_fini(out);

@@ -142,7 +142,7 @@ static pl_status pack_all(pl_weight *weights, const pl_gguf *g, const pl_model_p
             s = pl_fail(err, PL_ERR_NO_MEMORY, "no memory for the known model");
             break;
         }
-        b->vt->pack(b, layout, t->type, t->ne, t->data, data, 0, t->ne[1]);
+        b->vt->pack(b, layout, t->type, t->ne, t->data, data, 0, t->ne[1] * t->ne[2] * t->ne[3]);
         weights[i] = (pl_weight){layout, data};
     }
     if (b) b->vt->free(b);

@@ -24,7 +24,8 @@ static const char *const cases[] = {
     "olmo2",          "phi2",           "phi2-fused",     "phi3",
     "phi3-long",      "phi3-short",     "phi3-window",    "qwen2",
     "qwen3",          "smollm3",        "stablelm",       "stablelm-parallel",
-    "starcoder2",
+    "starcoder2",     "mixtral",        "qwen2moe",       "qwen3moe",
+    "olmoe",          "granitemoe",     "glm4moe",        "gpt-oss",
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_TOKENS_MAX = 64, N_VOCAB_MAX = 128 };
 

@@ -121,7 +121,7 @@ def rope(c, base=10000.0, **more):
     return dict(rope_parameters=dict(rope_type="default", rope_theta=base) | more)
 
 
-def llama_like(c, permuted=unpermute, bias=(), tied=False, pre_norm=True, qk_norm=None, post_attn=None, post_ffn=None, plus_one=False):
+def llama_like(c, permuted=unpermute, bias=(), tied=False, pre_norm=True, qk_norm=None, post_attn=None, post_ffn=None, plus_one=False, mlp=None, ffn_norm="ffn_norm"):
     """bias: of which of q, k, v, o. post_*: the parameter's name in a layer. qk_norm: "head" or "row"."""
     norm = (lambda w: w - 1) if plus_one else (lambda w: w)
     c.p("model.embed_tokens.weight", c.g("token_embd.weight", (N_VOCAB, c.embd)))
@@ -145,10 +145,11 @@ def llama_like(c, permuted=unpermute, bias=(), tied=False, pre_norm=True, qk_nor
             c.p(hf + post_attn + ".weight", norm(c.g(gg + "post_attention_norm.weight", (c.embd,))))
         if pre_norm:
             name = "pre_feedforward_layernorm" if post_ffn else "post_attention_layernorm"
-            c.p(hf + name + ".weight", norm(c.g(gg + "ffn_norm.weight", (c.embd,))))
-        c.p(hf + "mlp.gate_proj.weight", c.g(gg + "ffn_gate.weight", (c.ff, c.embd)))
-        c.p(hf + "mlp.up_proj.weight", c.g(gg + "ffn_up.weight", (c.ff, c.embd)))
-        c.p(hf + "mlp.down_proj.weight", c.g(gg + "ffn_down.weight", (c.embd, c.ff)))
+            c.p(hf + name + ".weight", norm(c.g(gg + ffn_norm + ".weight", (c.embd,))))
+        if mlp:
+            mlp(c, hf, gg)
+        else:
+            gated_mlp(c, hf, gg)
         if post_ffn:
             c.p(hf + post_ffn + ".weight", norm(c.g(gg + "post_ffw_norm.weight", (c.embd,))))
     c.p("model.norm.weight", norm(c.g("output_norm.weight", (c.embd,))))
@@ -651,6 +652,145 @@ def exaone4():
 @case
 def exaone4_window():
     return exaone(True)
+
+
+# --- Mixtures of experts ---
+
+N_EXPERT, N_USED, FF_EXPERT, FF_SHARED = 6, 2, 40, 56
+
+
+def moe(c, ff=None, shared=None):
+    """The keys of experts, and transformers' names for them that most configs share."""
+    c.ff_expert, c.ff_shared = ff or c.ff, shared
+    c.set(expert_count=N_EXPERT, expert_used_count=N_USED)
+    if ff:
+        c.set(expert_feed_forward_length=ff)
+    if shared:
+        c.set(expert_shared_feed_forward_length=shared)
+    return dict(num_experts_per_tok=N_USED)
+
+
+def experts(router="mlp.gate", at="mlp.experts", choice_bias=None, shared=None, shared_router=None, dense=0):
+    """A layer's experts, for llama_like's mlp: gate and up are one tensor there."""
+
+    def mlp(c, hf, gg):
+        if int(gg.split(".")[1]) < dense:
+            return gated_mlp(c, hf, gg)
+        c.p(hf + router + ".weight", c.g(gg + "ffn_gate_inp.weight", (N_EXPERT, c.embd)))
+        gate, up = (c.g(gg + f"ffn_{m}_exps.weight", (N_EXPERT, c.ff_expert, c.embd)) for m in ("gate", "up"))
+        c.p(hf + at + ".gate_up_proj", torch.cat([gate, up], 1))
+        c.p(hf + at + ".down_proj", c.g(gg + "ffn_down_exps.weight", (N_EXPERT, c.embd, c.ff_expert)))
+        if choice_bias:
+            c.p(hf + choice_bias, c.g(gg + "exp_probs_b.bias", (N_EXPERT,)))
+        if shared:
+            for m in ("gate", "up"):
+                c.p(hf + shared + f".{m}_proj.weight", c.g(gg + f"ffn_{m}_shexp.weight", (c.ff_shared, c.embd)))
+            c.p(hf + shared + ".down_proj.weight", c.g(gg + "ffn_down_shexp.weight", (c.embd, c.ff_shared)))
+        if shared_router:
+            c.p(hf + shared_router + ".weight", c.g(gg + "ffn_gate_inp_shexp.weight", (c.embd,), 0.0, 0.5)[None])
+
+    return mlp
+
+
+@case
+def mixtral():
+    c = Case("llama")
+    sizes(c)
+    c.model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**c.base, **rms(c), **rope(c), **moe(c), num_local_experts=N_EXPERT))
+    llama_like(c, mlp=experts())
+    return c
+
+
+@case
+def qwen2moe():
+    c = Case("qwen2moe")
+    sizes(c)
+    c.model = transformers.Qwen2MoeForCausalLM(
+        transformers.Qwen2MoeConfig(**c.base, **rms(c), **rope(c), **moe(c, FF_EXPERT, FF_SHARED), num_experts=N_EXPERT,
+                                    moe_intermediate_size=FF_EXPERT, shared_expert_intermediate_size=FF_SHARED)
+    )
+    llama_like(c, same, bias="qkv", mlp=experts(shared="mlp.shared_expert", shared_router="mlp.shared_expert_gate"))
+    return c
+
+
+@case
+def qwen3moe():
+    c = Case("qwen3moe")
+    sizes(c, d=20)
+    c.model = transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(**c.base, **rms(c), **rope(c), **moe(c, FF_EXPERT), head_dim=20, num_experts=N_EXPERT,
+                                    moe_intermediate_size=FF_EXPERT, norm_topk_prob=True)
+    )
+    llama_like(c, same, qk_norm="head", mlp=experts())
+    return c
+
+
+@case
+def olmoe():
+    c = Case("olmoe")
+    sizes(c)
+    c.model = transformers.OlmoeForCausalLM(transformers.OlmoeConfig(**c.base, **rms(c), **rope(c), **moe(c), num_experts=N_EXPERT, eos_token_id=0))
+    llama_like(c, same, qk_norm="row", mlp=experts())
+    return c
+
+
+@case
+def granitemoe():
+    c = Case("granitemoe")
+    sizes(c)
+    c.set(embedding_scale=6.0, residual_scale=0.22, attention__scale=0.125, logit_scale=5.0)
+    c.model = transformers.GraniteMoeForCausalLM(
+        transformers.GraniteMoeConfig(**c.base, **rms(c), **rope(c), **moe(c), num_local_experts=N_EXPERT, embedding_multiplier=6.0,
+                                      residual_multiplier=0.22, attention_multiplier=0.125, logits_scaling=5.0)
+    )
+    llama_like(c, tied=True, mlp=experts("block_sparse_moe.router", "block_sparse_moe.experts"))
+    return c
+
+
+@case
+def glm4moe():
+    c = Case("glm4moe")
+    sizes(c, d=16, embd=64)
+    c.set(leading_dense_block_count=1, expert_shared_count=1, expert_weights_scale=1.5, expert_weights_norm=True, expert_gating_func=2,
+          rope__dimension_count=8)
+    c.model = transformers.Glm4MoeForCausalLM(
+        transformers.Glm4MoeConfig(**c.base, **rms(c), **rope(c, partial_rotary_factor=0.5), **moe(c, FF_EXPERT), head_dim=16, use_qk_norm=True,
+                                   attention_bias=True, n_routed_experts=N_EXPERT, moe_intermediate_size=FF_EXPERT, n_shared_experts=1,
+                                   first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5, n_group=1, topk_group=1)
+    )
+    c.ff_shared = FF_EXPERT
+    llama_like(c, same, bias="qkv", qk_norm="head", ffn_norm="post_attention_norm",
+               mlp=experts(choice_bias="mlp.gate.e_score_correction_bias", shared="mlp.shared_experts", dense=1))
+    return c
+
+
+@case
+def gpt_oss():
+    """A window in layers 0 and 2; YaRN without rounded ends of its ramp."""
+    c = Case("gpt-oss")
+    sizes(c, d=16, embd=64, ctx=512)
+    c.set(attention__sliding_window=9, rope__scaling__type="yarn", rope__scaling__factor=8.0, rope__scaling__original_context_length=64)
+    yarn = dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=64)
+    c.model = transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(**c.base | dict(intermediate_size=FF_EXPERT), **rms(c), **rope(c, 150000.0, **yarn), **moe(c, FF_EXPERT),
+                                  head_dim=16, num_local_experts=N_EXPERT, sliding_window=9,
+                                  layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    )
+
+    def mlp(c, hf, gg):
+        c.p(hf + "self_attn.sinks", c.g(gg + "attn_sinks.weight", (c.head,), 0.0, 4.0))
+        c.p(hf + "mlp.router.weight", c.g(gg + "ffn_gate_inp.weight", (N_EXPERT, c.embd)))
+        c.p(hf + "mlp.router.bias", c.g(gg + "ffn_gate_inp.bias", (N_EXPERT,)))
+        gate, up = (c.g(gg + f"ffn_{m}_exps.weight", (N_EXPERT, c.ff_expert, c.embd), 0.0, 3.0) for m in ("gate", "up"))
+        gate_b, up_b = (c.g(gg + f"ffn_{m}_exps.bias", (N_EXPERT, c.ff_expert), 0.0, 0.5) for m in ("gate", "up"))
+        # gate and up take turns there, and matrices stand the other way round
+        c.p(hf + "mlp.experts.gate_up_proj", torch.stack([gate, up], 2).reshape(N_EXPERT, 2 * c.ff_expert, c.embd).transpose(1, 2))
+        c.p(hf + "mlp.experts.gate_up_proj_bias", torch.stack([gate_b, up_b], 2).reshape(N_EXPERT, 2 * c.ff_expert))
+        c.p(hf + "mlp.experts.down_proj", c.g(gg + "ffn_down_exps.weight", (N_EXPERT, c.embd, c.ff_expert)).transpose(1, 2))
+        c.p(hf + "mlp.experts.down_proj_bias", c.g(gg + "ffn_down_exps.bias", (N_EXPERT, c.embd), 0.0, 0.5))
+
+    llama_like(c, same, bias="qkvo", ffn_norm="post_attention_norm", mlp=mlp)
+    return c
 
 
 def encoder_layers(c, hf, gg, names, bias):

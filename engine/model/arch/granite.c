@@ -16,11 +16,7 @@ static const pl_weight_spec specs[] = {
 
 static void check(pl_hparams *hp, const pl_gguf *g, pl_problems *problems)
 {
-    float divisor = 1.0f;
-    pl_hparam_scale(g, "granite", "embedding_scale", &hp->embd_scale, problems);
-    pl_hparam_scale(g, "granite", "residual_scale", &hp->residual_scale, problems);
-    pl_hparam_scale(g, "granite", "attention.scale", &hp->attn_scale, problems);
-    if (pl_hparam_scale(g, "granite", "logit_scale", &divisor, problems)) hp->logit_scale = 1.0f / divisor;
+    pl_hparams_read_granite(hp, g, "granite", problems);
 }
 
 const pl_arch pl_arch_granite = {.name = "granite", .specs = specs, .check = check, .build = pl_build_decoder};
