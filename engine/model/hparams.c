@@ -245,8 +245,7 @@ void pl_hparams_read_experts(pl_hparams *hp, const pl_gguf *g, const char *arch,
 {
     uint32_t n = 0, used = 0, dense = 0, gating = 0, groups = 0, groups_used = 0;
     pl_hparam_u32(g, arch, "expert_count", required, &n, problems);
-    pl_hparam_u32(g, arch, "expert_used_count", n > 0, &used, problems);
-    if (n == 0) return;
+    if (!pl_hparam_u32(g, arch, "expert_used_count", n > 0, &used, problems) || n == 0) return;
     if (n > N_EXPERT_MAX || used < 1 || used > n) {
         pl_problem(problems, "keys %s.expert_count and expert_used_count: %" PRIu32 " of %" PRIu32 " experts, of at most %d", arch, used,
                    n, N_EXPERT_MAX);

@@ -108,7 +108,7 @@ static const struct {
     {{.str_key = "llama.rope.scaling.type", .str = "spiral"}, PL_ERR_UNSUPPORTED, {"spiral"}},
     {{.f32_key = "llama.rope.scaling.factor", .f32 = -4}, PL_ERR_FORMAT, {"scaling.factor"}},
     {{.str_key = "llama.context_length", .str = "long"}, PL_ERR_FORMAT, {"context_length"}},
-    {{.u32_key = "llama.expert_count", .u32 = 8}, PL_ERR_UNSUPPORTED, {"expert"}},
+    {{.u32_key = "llama.expert_count", .u32 = 8}, PL_ERR_FORMAT, {"expert_used_count is missing"}},
     {{.drop_tensor = "token_embd"}, PL_ERR_FORMAT, {"token_embd.weight", "missing"}},
     {{.drop_tensor = "ffn_up"}, PL_ERR_FORMAT, {"blk.0..1.ffn_up.weight", "missing", "1 problem:"}},
     {{.drop_tensor = "output_norm"}, PL_ERR_FORMAT, {"output_norm.weight"}},
