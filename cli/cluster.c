@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/affinity.h"
 #include "cli/inspect.h"
 #include "coordinator/placement.h"
 #include "engine/base/alloc.h"
@@ -343,6 +344,7 @@ pl_status local_node_start(local_node *n, pl_loop *loop, keyring *k, const cli_o
     if (o->overcommit && !gguf_path)
         return pl_fail(err, PL_ERR_INVALID, "--overcommit runs a model from its file: give -m FILE.gguf");
     if (o->overcommit) PL_TRY(overcommit(gguf_path, &budget, &lazy, err));
+    PL_TRY(affinity_apply(o, err));
     PL_TRY(inspect_profiler(&n->profiler, o, err));
     pl_compute_engine_options e = {
         .store_dir = o->cache_dir,

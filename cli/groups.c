@@ -147,6 +147,8 @@ static const option_row node_rows[] = {
      "Threads that compute (default: the processors that this process may use)."},
     {"--poll", "0..100", OPT_I32, AT(poll), "How eagerly waiting threads spin (default: 50)."},
     {"--cpu-pin", NULL, OPT_FLAG, AT(pin), "One processor per thread."},
+    {"-C, --cpu-mask", "HEX", OPT_STR, AT(cpu_mask), "Use these processors only: bit i is processor i (default: all)."},
+    {"-Cr, --cpu-range", "FIRST-LAST", OPT_STR, AT(cpu_range), "The same as a range; with --cpu-mask both."},
     {"--no-pack", NULL, OPT_FLAG, AT(no_pack),
      "Compute from the plain GGUF bytes where the file is on this machine: slower, writes no cache."},
     {"--no-mmap, --huge-pages", NULL, OPT_FLAG, AT(no_mmap),

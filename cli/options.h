@@ -77,6 +77,7 @@ typedef struct cli_options {
     bool pin, no_mmap, mlock, overcommit;
     /* inspection */
     const char *dump_graph, *profile;
+    const char *cpu_mask, *cpu_range;
     bool no_fuse;
     /* http */
     const char *host, *cert, *ssl_key, *alias, *api_key_file, *url;

@@ -1,6 +1,7 @@
 /* The command line's tables: what is parsed, what is refused, and what the names of hosts and keys mean. */
 #include <stdlib.h>
 
+#include "cli/affinity.h"
 #include "cli/cluster.h"
 #include "cli/commands.h"
 #include "engine/base/file.h"
@@ -58,6 +59,40 @@ START_TEST(lists_sizes_and_words_behind_the_options)
     ck_assert_str_eq(o.nodes.items[1], "b:2");
     ck_assert_uint_eq(o.mem, 200u << 20);
     ck_assert_int_eq(rest, 7); /* argv is permuted: "left" and "over" come last */
+}
+END_TEST
+
+START_TEST(processors_are_named_by_a_mask_or_a_range)
+{
+    cpu_set_t set;
+    pl_error err;
+    ck_ok(affinity_parse_mask(&set, "0x1F0", &err), err);
+    ck_assert_int_eq(CPU_COUNT(&set), 5);
+    ck_assert(CPU_ISSET(4, &set) && CPU_ISSET(8, &set) && !CPU_ISSET(3, &set) && !CPU_ISSET(9, &set));
+    ck_ok(affinity_parse_mask(&set, "a", &err), err);
+    ck_assert(CPU_ISSET(1, &set) && CPU_ISSET(3, &set) && CPU_COUNT(&set) == 2);
+    ck_ok(affinity_parse_range(&set, "2-4", &err), err);
+    ck_assert(CPU_ISSET(2, &set) && CPU_ISSET(4, &set) && CPU_COUNT(&set) == 3);
+    static const char *const masks[] = {"", "0x", "0", "12g", "-1", "0x0"}, *const ranges[] = {"", "3", "3-", "-3", "4-2", "a-b", "0-99999", "1-2x"};
+    for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) ck_status(affinity_parse_mask(&set, masks[i], &err), PL_ERR_INVALID, err);
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) ck_status(affinity_parse_range(&set, ranges[i], &err), PL_ERR_INVALID, err);
+    /* A processor that is not there is a mistake, one that is there is taken. */
+    cpu_set_t before;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof before, &before), 0);
+    char range[32];
+    int last = 0;
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &before)) last = i;
+    cli_options o = {.cpu_range = range};
+    snprintf(range, sizeof range, "%d-%d", last, last + 1);
+    ck_status(affinity_apply(&o, &err), PL_ERR_INVALID, err);
+    ck_says(err, "of the 2 processors");
+    snprintf(range, sizeof range, "%d-%d", last, last);
+    ck_ok(affinity_apply(&o, &err), err);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    ck_assert(CPU_COUNT(&set) == 1 && CPU_ISSET(last, &set));
+    sched_setaffinity(0, sizeof before, &before);
+    ck_ok(affinity_apply(&(cli_options){0}, &err), err);
 }
 END_TEST
 
@@ -163,6 +198,7 @@ int main(void)
     TCase *c = tcase_create("options");
     tcase_add_test(c, names_of_llama_cpp_mean_what_they_mean_there);
     tcase_add_test(c, lists_sizes_and_words_behind_the_options);
+    tcase_add_test(c, processors_are_named_by_a_mask_or_a_range);
     tcase_add_test(c, a_value_that_may_be_left_out_stands_behind_an_equals_sign);
     tcase_add_test(c, what_cannot_be_is_refused_with_its_name);
     tcase_add_test(c, the_nearest_word_is_offered_only_when_it_is_near);
