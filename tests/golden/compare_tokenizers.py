@@ -4,6 +4,13 @@ combining marks, control bytes, long spaces, digits, code, special tokens. Print
 
 usage: PACELINE_TEST_DATA=FOLDER compare_tokenizers.py BUILD/tests/golden/tokenize-many [--texts N] [--seed N] [--gemma GGUF] [NAME ...]
 Needs the packages tokenizers (0.23.3), sentencepiece (0.2.3), gguf (0.19.0), numpy. The Unicode of Python 3.11 and of PCRE2 10.42 is 14.
+
+Run with --texts 100000 --seed 5 (100000 texts each; "differ" is the number of texts whose ids are not the same):
+    gpt-2 4805871 tokens, 0 differ        llama-bpe 3736142, 0        gemma-raw (Gemma 3) 4037035, 0         bert-bge 1613822, 0
+    refact 4251896, 0                     qwen2 3704662, 0            llama-spm 4868996, 0                  unigram 2217040, 0
+    falcon 4588657, 0                     gpt-4o 3511122, 0           phi-3 4854032, 0
+    deepseek-llm 4438673, 0               deepseek-coder 5004784, 0   baichuan 4775813, 0
+Bytes that are no UTF-8 cannot be given to these libraries; that they come back is checked by the text suite and by fuzz-tokenize.
 """
 import argparse
 import json
