@@ -254,6 +254,14 @@ static pl_status add_adapters(model *m, const cli_options *o, pl_error *err)
     return PL_OK;
 }
 
+/* Said before any node loads it: nothing here asks a stage for embeddings. */
+static pl_status refuse_encoder(const pl_model_profile *p, pl_error *err)
+{
+    if (!pl_model_is_encoder(p)) return PL_OK;
+    return pl_fail(err, PL_ERR_UNSUPPORTED, "architecture %s gives embeddings and no text; they are not served yet",
+                   pl_model_arch(p));
+}
+
 pl_status model_open(model *m, const cli_options *o, pl_error *err)
 {
     *m = (model){0};
@@ -267,8 +275,8 @@ pl_status model_open(model *m, const cli_options *o, pl_error *err)
         return s;
     }
     if ((s = pl_model_profile_open(&m->profile, m->gguf, err)) != PL_OK ||
-        (s = pl_vocab_open(&m->vocab, m->gguf, err)) != PL_OK || (s = open_chat(m, o, err)) != PL_OK ||
-        (s = hash_tensors(m, o, err)) != PL_OK) {
+        (s = refuse_encoder(m->profile, err)) != PL_OK || (s = pl_vocab_open(&m->vocab, m->gguf, err)) != PL_OK ||
+        (s = open_chat(m, o, err)) != PL_OK || (s = hash_tensors(m, o, err)) != PL_OK) {
         s = pl_note(err, s, "%s", o->model);
         model_close(m);
     }
@@ -326,10 +334,12 @@ static pl_status overcommit(const char *gguf_path, uint64_t *budget, bool *lazy,
     if (*budget == 0) *budget = memory - memory / 10;
     *lazy = weights > *budget;
     if (*lazy)
-        pl_log(PL_LOG_WARN, "the model is larger than memory and is read from the disk for every token",
-               "weights=%s memory=%s text=%s", pl_format_size(weights), pl_format_size(*budget),
-               PL_Q("each token reads all weights, and what was read first is gone again when the next one needs it: expect as "
-                    "many seconds per token as the disk takes for a file of this size; another node would hold the rest"));
+        pl_log(
+            PL_LOG_WARN, "the model is larger than memory and is read from the disk for every token",
+            "weights=%s memory=%s text=%s", pl_format_size(weights), pl_format_size(*budget),
+            PL_Q("each token reads all weights, and what was read first is gone again when the next one needs it: "
+                 "expect as "
+                 "many seconds per token as the disk takes for a file of this size; another node would hold the rest"));
     *budget += weights;
     return PL_OK;
 }

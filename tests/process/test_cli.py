@@ -90,6 +90,7 @@ class Cli(unittest.TestCase):
             model = harness.fixture_model(d)
             self.assertIn("general.architecture", paceline("gguf", "dump", model).stdout)
             self.assertIn("llama", paceline("gguf", "dump", "--json", model).stdout)
+            self.assertTrue({"llama", "gemma3", "qwen3"} <= set(paceline("gguf", "archs").stdout.split()))
             ids = paceline("tokenize", "-m", model, "-p", "hello", "--ids").stdout.split()
             self.assertTrue(ids and all(i.isdigit() for i in ids))
             self.assertEqual(len(paceline("tokenize", "-m", model, "-p", "hello").stdout.splitlines()), len(ids))
