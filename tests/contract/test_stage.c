@@ -10,8 +10,9 @@ Suite *stage_suite(void);
 
 enum { N_TOKENS = 75, N_VOCAB = 320 }; /* three pages, the last one partly */
 
-static const pl_type types[] = {PL_TYPE_Q4_1, PL_TYPE_F32,  PL_TYPE_F16,  PL_TYPE_BF16, PL_TYPE_Q8_0, PL_TYPE_Q4_0,
-                                PL_TYPE_Q5_0, PL_TYPE_Q5_1, PL_TYPE_Q4_K, PL_TYPE_Q5_K, PL_TYPE_Q6_K};
+static const pl_type types[] = {PL_TYPE_Q4_1, PL_TYPE_F32,  PL_TYPE_F16,    PL_TYPE_BF16, PL_TYPE_Q8_0,
+                                PL_TYPE_Q4_0, PL_TYPE_Q5_0, PL_TYPE_Q5_1,   PL_TYPE_Q4_K, PL_TYPE_Q5_K,
+                                PL_TYPE_Q6_K, PL_TYPE_Q2_K, PL_TYPE_IQ4_XS, PL_TYPE_MXFP4};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
 static int32_t tokens[N_TOKENS], others[N_TOKENS];

@@ -330,19 +330,27 @@ INLINE void mm_q3_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_g
                 }
                 UNROLL
                 for (int s = 0; s < 4; s++) {
-                    __m512i sum[PL_ACT_TILE];
+                    const bool two = n <= 4; /* two sums each halve the chain of dependent products */
+                    __m512i sum[PL_ACT_TILE], more[PL_ACT_TILE];
                     UNROLL
-                    for (int t = 0; t < n; t++) sum[t] = broadcast(c + 64 * t + 8 * s);
+                    for (int t = 0; t < n; t++) {
+                        sum[t] = broadcast(c + 64 * t + 8 * s);
+                        more[t] = _mm512_setzero_si512();
+                    }
                     UNROLL
                     for (int j = 0; j < 4; j++) {
                         __m512i v = or_masked(two_bits(low[j], s, 3), move_bit(high[j], s, 5), 32);
                         UNROLL
-                        for (int t = 0; t < n; t++)
-                            sum[t] = dot(sum[t], v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
+                        for (int t = 0; t < n; t++) {
+                            __m512i *to = two && j % 2 ? &more[t] : &sum[t];
+                            *to = dot(*to, v, broadcast(x + 256 * t + 32 * s + 4 * j), true);
+                        }
                     }
                     UNROLL
-                    for (int t = 0; t < n; t++)
+                    for (int t = 0; t < n; t++) {
+                        if (two) sum[t] = _mm512_add_epi32(sum[t], more[t]);
                         total[t] = _mm512_add_epi32(total[t], _mm512_mullo_epi32(sum[t], scale[2 * s]));
+                    }
                 }
             }
             __m512 d = load_f16(w);
