@@ -463,9 +463,8 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
         .dead_after_ns = (uint64_t)o->dead_after_ms * 1000000u,
         .unplaced_grace_ns = (uint64_t)o->grace_ms * 1000000u,
     };
-    if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) ||
-        (out->kv_type != PL_TYPE_F16 && out->kv_type != PL_TYPE_F32))
-        return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: f16 or f32", o->kv_type);
+    if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) || !pl_cache_type_known(out->kv_type))
+        return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: f32, f16, bf16, q8_0 or q4_0", o->kv_type);
     if (o->kv_type_v && strcmp(o->kv_type_v, o->kv_type) != 0)
         return pl_fail(err, PL_ERR_UNSUPPORTED,
                        "--cache-type-v %s: K and V have one type here, and --cache-type-k is %s", o->kv_type_v,

@@ -13,7 +13,7 @@ static const option_row model_rows[] = {
     {"-ub, --ubatch-size", "N", OPT_I32, AT(n_rows), "Most tokens in one micro-batch (default: 512)."},
     {"-np, --parallel", "N", OPT_I32, AT(n_seqs), "Requests answered at once (default: 4; 1 for run)."},
     {"-ctk, --cache-type, --cache-type-k", "TYPE", OPT_STR, AT(kv_type),
-     "Type of the KV cache, K and V: f16 or f32 (default: f16)."},
+     "Type of the KV cache, K and V: f32, f16, bf16, q8_0 or q4_0 (default: f16)."},
     {"-ctv, --cache-type-v", "TYPE", OPT_STR, AT(kv_type_v), "Type of V; it must be that of K."},
     {"--kv-blocks", "N", OPT_I32, AT(n_blocks),
      "KV cache in blocks of 32 positions (default: enough for --parallel sequences of --ctx-size)."},

@@ -46,8 +46,7 @@ static pl_status fill_options(pl_coordinator *c, const pl_coordinator_options *g
     PL_TRY(check_range("queue_max", o->queue_max, 1, 1 << 20, err));
     PL_TRY(check_range("min_nodes", o->min_nodes, 1, PL_PLACE_NODES_MAX, err));
     PL_TRY(check_range("objective", o->objective, PL_OBJECTIVE_AUTO, PL_OBJECTIVE_THROUGHPUT, err));
-    if (o->kv_type != PL_TYPE_F16 && o->kv_type != PL_TYPE_F32)
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "KV cache of type %s: f16 or f32", pl_type_name(o->kv_type));
+    PL_TRY(pl_model_cache_check(c->model.profile, o->kv_type, err));
     c->fixed_blocks = o->n_blocks != 0;
     c->fixed_rows = given->n_rows != 0;
     int64_t all = (int64_t)o->n_seqs * pl_blocks_for(o->n_ctx);

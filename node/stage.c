@@ -253,8 +253,6 @@ static pl_status check_load(node_stage *s, pl_error *err)
                        HEADER_BYTES_MAX);
     if (l->wire_type != PL_TYPE_F32)
         return pl_fail(err, PL_ERR_UNSUPPORTED, "activations of type %s", pl_type_name((pl_type)l->wire_type));
-    if (l->kv_type != PL_TYPE_F32 && l->kv_type != PL_TYPE_F16)
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "a KV cache of type %s", pl_type_name((pl_type)l->kv_type));
     return PL_OK;
 }
 

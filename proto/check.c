@@ -130,7 +130,7 @@ static pl_status check_welcome(const Paceline__Welcome *m, pl_error *err)
 
 static bool is_kv_type(uint32_t type)
 {
-    return type == 0 || type == 1 || type == 2 || type == 8;
+    return type == 0 || type == 1 || type == 2 || type == 8 || type == 30;
 }
 
 /* The types of GGUF that activations travel in: elements and bytes of a block. */

@@ -218,13 +218,29 @@ uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_ty
     return pl_kv_block_bytes(&l);
 }
 
+bool pl_cache_type_known(pl_type type)
+{
+    return pl_kv_layout_ok(&(pl_kv_layout){.k_type = type, .v_type = type, .n_head = 1, .d_k = 256, .d_v = 256});
+}
+
+pl_status pl_model_cache_check(const pl_model_profile *p, pl_type type, pl_error *err)
+{
+    if (!pl_cache_type_known(type))
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "a KV cache of type %s: f32, f16, bf16, q8_0 and q4_0 are known", pl_type_name(type));
+    pl_kv_layout l = pl_model_kv_layout(&p->hp, 0, type);
+    if (!pl_kv_layout_ok(&l))
+        return pl_fail(err, PL_ERR_UNSUPPORTED,
+                       "a KV cache of type %s takes heads of whole blocks of 32; this model's have %" PRId32 " and %" PRId32 " elements",
+                       pl_type_name(type), l.d_k, l.d_v);
+    return PL_OK;
+}
+
 pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_error *err)
 {
     if (s->layer_first < 0 || s->layer_end <= s->layer_first || s->layer_end > p->hp.n_layer)
         return pl_fail(err, PL_ERR_INVALID, "layers %" PRId32 "..%" PRId32 " of a model with %" PRId32, s->layer_first,
                        s->layer_end, p->hp.n_layer);
-    if (s->kv_type != PL_TYPE_F16 && s->kv_type != PL_TYPE_F32)
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "a cache of %s: only F16 and F32 are known", pl_type_name(s->kv_type));
+    PL_TRY(pl_model_cache_check(p, s->kv_type, err));
     int32_t learned = p->index.model[PL_W_POSITION_EMBD];
     if (learned >= 0 && s->n_ctx > pl_gguf_tensor_at(p->g, (size_t)learned)->ne[1])
         return pl_fail(err, PL_ERR_INVALID, "a context of %" PRId32 " positions: the model has learned %" PRId64,

@@ -51,4 +51,8 @@ uint64_t pl_model_unit_bytes(const pl_model_profile *p, int32_t unit);
 uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit);
 /* Bytes of KV that one block takes in one layer. */
 uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_type kv_type);
+/* Whether a KV cache can be of this type at all (f32, f16, bf16, q8_0, q4_0), and whether this model's can: PL_ERR_UNSUPPORTED says why
+ * not. Quantized ones take heads of whole blocks of 32. */
+bool pl_cache_type_known(pl_type type);
+PL_MUST_CHECK pl_status pl_model_cache_check(const pl_model_profile *p, pl_type type, pl_error *err);
 pl_stage_memory pl_model_stage_memory(const pl_model_profile *p, const pl_stage_shape *shape);

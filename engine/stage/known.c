@@ -197,6 +197,8 @@ pl_status pl_stage_known_checksum(uint64_t *out, pl_error *err)
     }
     if (s == PL_OK) s = run_model(g, p, weights, PL_TYPE_F16, &arena, out, err);
     if (s == PL_OK) s = run_model(g, p, weights, PL_TYPE_F32, &arena, out, err);
+    if (s == PL_OK) s = run_model(g, p, weights, PL_TYPE_Q8_0, &arena, out, err);
+    if (s == PL_OK) s = run_model(g, p, weights, PL_TYPE_Q4_0, &arena, out, err);
     pl_model_profile_close(p);
     pl_gguf_close(g);
     pl_buf_fini(&file);

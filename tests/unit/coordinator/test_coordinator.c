@@ -1173,7 +1173,7 @@ START_TEST(options_out_of_range_are_refused_by_name)
         {{.queue_max = -1}, "queue_max"},
         {{.objective = 9}, "objective is 9"},
         {{.n_blocks = -1}, "n_blocks is -1"},
-        {{.kv_type = PL_TYPE_Q4_0, .has_kv_type = true}, "Q4_0"},
+        {{.kv_type = PL_TYPE_Q4_1, .has_kv_type = true}, "Q4_1"},
         {{.heartbeat_ns = 3 * PL_SECOND}, "dead_after_ns"},
     };
     sim_model model;

@@ -367,10 +367,6 @@ START_TEST(plans_that_do_not_match_the_header_are_refused)
     r.plan.wire_type = PL_TYPE_F16;
     rig_load(&r, epoch);
     fails(epoch++, PL_ERR_UNSUPPORTED, "F16");
-    rig_plan(&r, 0, RIG_LAYERS);
-    r.plan.kv_type = PL_TYPE_Q8_0;
-    rig_load(&r, epoch);
-    fails(epoch++, PL_ERR_UNSUPPORTED, "Q8_0");
     rig_ready(&r, epoch, 0, RIG_LAYERS);
 }
 END_TEST
