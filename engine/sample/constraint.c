@@ -248,10 +248,14 @@ void pl_constraint_ban(pl_constraint *c, float *logits)
     const uint64_t *mask = mask_of(c);
     int32_t n = c->all->n_vocab;
     for (int32_t i = 0; i < n; i += 64) {
-        uint64_t bits = mask[i >> 6];
+        /* Masks are nearly full (inside of a string) or nearly empty. */
         int32_t end = n - i < 64 ? n - i : 64;
-        if (bits == UINT64_MAX) continue;
-        for (int32_t k = 0; k < end; k++)
-            if (!(bits >> k & 1)) logits[i + k] = -INFINITY;
+        uint64_t banned = ~mask[i >> 6];
+        if (end < 64) banned &= (UINT64_C(1) << end) - 1;
+        if (banned == UINT64_MAX) {
+            for (int32_t k = 0; k < 64; k++) logits[i + k] = -INFINITY;
+            continue;
+        }
+        for (; banned; banned &= banned - 1) logits[i + __builtin_ctzll(banned)] = -INFINITY;
     }
 }

@@ -39,10 +39,10 @@ typedef struct pl_chain {
 void pl_chain_list(pl_chain *h);
 /* After logits were changed. */
 void pl_chain_refresh(pl_chain *h);
-/* exp((logit - max) / scale) of candidate i; all weigh the same when every token is banned. */
+/* exp((logit - max) / scale) of candidate i. max is a number: without one there is no chain. */
 static inline float pl_chain_weight(const pl_chain *h, int32_t i)
 {
-    return h->max == -INFINITY ? 1 : pl_expf((h->c[i].logit - h->max) / h->scale);
+    return pl_expf((h->c[i].logit - h->max) / h->scale);
 }
 double pl_chain_sum(const pl_chain *h); /* of all weights, in order */
 double pl_chain_entropy(const pl_chain *h);

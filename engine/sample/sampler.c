@@ -269,15 +269,17 @@ static void step(pl_chain *h, pl_step step, pl_sampler *s, const pl_sample_param
 
 static int32_t draw(const pl_chain *h, double u)
 {
+    const pl_candidate *c = h->c;
+    const float max = h->max, scale = h->scale;
     double sum = pl_chain_sum(h), at = 0;
-    int32_t last = 0;
     for (int32_t i = 0; i < h->n; i++) {
-        double weight = (double)pl_chain_weight(h, i);
-        if (weight > 0) last = i;
-        at += weight;
+        at += (double)pl_expf((c[i].logit - max) / scale);
         if (at > u * sum) return i;
     }
-    return last; /* only when u * sum is rounded up to sum */
+    /* Only when u * sum is rounded up to sum: the last that is not banned. */
+    int32_t last = h->n - 1;
+    while (last > 0 && pl_chain_weight(h, last) == 0) last--;
+    return last;
 }
 
 /* Mirostat takes the place of the truncations; penalties stay, in their order. */
@@ -324,10 +326,9 @@ static int32_t pick(pl_sampler *s, pl_sample_seq *q, const int32_t *history, int
     if (q->constraint) pl_constraint_ban(q->constraint, s->logits);
     pl_chain h = {.logits = s->logits, .n_vocab = s->n, .a = s->a, .b = s->b, .n = s->n, .scale = 1};
     pl_chain_refresh(&h);
-    if (p->mirostat != 0 && h.max > -INFINITY && p->temperature > 0)
-        return pick_mirostat(&h, s, q, chain, n_steps, history, n_history, pos);
+    if (h.max == -INFINITY) return pl_best_of(s->logits, s->n); /* every token is banned */
+    if (p->mirostat != 0 && p->temperature > 0) return pick_mirostat(&h, s, q, chain, n_steps, history, n_history, pos);
     for (int i = 0; i < n_steps; i++) step(&h, (pl_step)chain[i], s, p, history, n_history, pos);
-    if (h.max == -INFINITY) return pl_best_of(s->logits, s->n);
     pl_chain_list(&h);
     return h.c[h.n == 1 ? 0 : draw(&h, pl_draw(p->seed, p->choice, (uint64_t)pos))].id;
 }

@@ -100,8 +100,10 @@ void pl_chain_refresh(pl_chain *h)
 
 double pl_chain_sum(const pl_chain *h)
 {
+    const pl_candidate *c = h->c;
+    const float max = h->max, scale = h->scale;
     double sum = 0;
-    for (int32_t i = 0; i < h->n; i++) sum += (double)pl_chain_weight(h, i);
+    for (int32_t i = 0; i < h->n; i++) sum += (double)pl_expf((c[i].logit - max) / scale);
     return sum;
 }
 
@@ -185,7 +187,7 @@ void pl_keep_min_p(pl_chain *h, float min_p)
 
 void pl_keep_top_n_sigma(pl_chain *h, float n)
 {
-    if (n <= 0 || h->max == -INFINITY) return;
+    if (n <= 0) return;
     pl_chain_list(h);
     double sum = 0, squares = 0;
     int32_t finite = 0, k = 0;
@@ -209,7 +211,7 @@ void pl_keep_top_n_sigma(pl_chain *h, float n)
 
 void pl_keep_typical(pl_chain *h, float typical_p)
 {
-    if (typical_p <= 0 || typical_p >= 1 || h->max == -INFINITY) return;
+    if (typical_p <= 0 || typical_p >= 1) return;
     pl_chain_list(h);
     double sum = pl_chain_sum(h), entropy = pl_chain_entropy(h), kept = 0;
     /* A heap by nearness; the logits are got back by their ids. */
@@ -232,7 +234,7 @@ void pl_keep_typical(pl_chain *h, float typical_p)
 
 void pl_exclude_top(pl_chain *h, float threshold)
 {
-    if (threshold > 0.5f || h->max == -INFINITY) return;
+    if (threshold > 0.5f) return;
     pl_chain_list(h);
     double sum = pl_chain_sum(h);
     int32_t n_top = 0, last = 0, k = 0;
@@ -269,7 +271,7 @@ void pl_keep_zipf(pl_chain *h, double mu)
 {
     enum { M = 100 }; /* the paper's: the exponent is estimated from so many */
     int32_t n = h->n, m = n < M ? n : M;
-    if (m < 2 || h->max == -INFINITY) return;
+    if (m < 2) return;
     pl_chain_list(h);
     pl_chain all = *h;
     sort_best(h, m);
