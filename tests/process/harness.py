@@ -174,7 +174,7 @@ class Cluster:
         return choice["text"], tuple(choice["logprobs"]["tokens"] if choice["logprobs"] else ()), choice["finish_reason"]
 
     def complete_many(self, jobs, at_once, timeout=120):
-        """jobs: list of (prompt, seed); answers in their order, at_once of them in flight together."""
+        """jobs: list of (prompt, seed) or (prompt, seed, fields); answers in their order, at_once of them in flight together."""
         answers = [None] * len(jobs)
         left = list(enumerate(jobs))
         lock = threading.Lock()
@@ -184,9 +184,9 @@ class Cluster:
                 with lock:
                     if not left:
                         return
-                    i, (prompt, seed) = left.pop(0)
+                    i, (prompt, seed, *fields) = left.pop(0)
                 try:
-                    answers[i] = self.complete(prompt, seed=seed, timeout=timeout)
+                    answers[i] = self.complete(prompt, seed=seed, timeout=timeout, **(fields[0] if fields else {}))
                 except Exception as e:  # shown by the comparison
                     answers[i] = e
 

@@ -17,6 +17,17 @@ from harness import Cluster, PACELINE, FULL
 
 PROMPTS = ["Once upon a time", "The quick brown fox", "In the year 1969, people", "def main():", "A list of fruits:", "Hello", "The sea was calm and the", "Zebras are"]
 JOBS = [(p, None) for p in PROMPTS] + [(p, 1000 + i) for i, p in enumerate(PROMPTS)]
+# Samplers that look back, one whose state travels with the tokens, and grammars, which are read again from the tokens.
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer", "minimum": 0, "maximum": 99}, "tags": {"type": "array", "items": {"type": "string"}}},
+          "required": ["name", "n", "tags"]}
+JOBS += [
+    ("The weather today", 2001, {"mirostat": 2}),
+    ("The weather today", 2002, {"mirostat": 1, "mirostat_tau": 3}),
+    ("one two three one two three one", 2003, {"dry_multiplier": 0.8, "frequency_penalty": 0.3, "presence_penalty": 0.2, "xtc_probability": 0.5, "logit_bias": {"40": 2, "41": False}}),
+    ("It was late", 2004, {"typical_p": 0.8, "dynatemp_range": 0.5, "samplers": ["temperature", "typ_p", "min_p"]}),
+    ("As JSON:", 2005, {"json_schema": SCHEMA}),
+    ("As JSON:", None, {"json_schema": SCHEMA}),
+]
 
 AXES = {
     "nodes": [1, 2, 3, 5],
