@@ -274,11 +274,12 @@ static void forget(pl_grammar_run *r)
     r->generation++;
 }
 
-/* The empty stack, the dead place and the first one. False: no memory. */
+/* The empty stack, the dead place and the first one; a list of items, so that it has an address. False: no memory. */
 static bool begin(pl_grammar_run *r)
 {
     if (!room((void **)&r->nodes, 0, &r->nodes_cap, 1, sizeof *r->nodes) ||
-        !room((void **)&r->places, 0, &r->places_cap, 1, sizeof *r->places))
+        !room((void **)&r->places, 0, &r->places_cap, 1, sizeof *r->places) ||
+        !room((void **)&r->items, 0, &r->items_cap, 1, sizeof *r->items))
         return false;
     r->nodes[r->n_nodes++] = (stack_node){0};
     r->places[r->n_places++] = (place){.row = UNKNOWN};

@@ -3,6 +3,13 @@
 #include "engine/base/fmath.h"
 #include "engine/sample/sample_impl.h"
 
+/* A penalty must not make a logit infinite: minus infinity means "banned", which stays. */
+static float bounded(float x, float before)
+{
+    if (before == -INFINITY) return before;
+    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+}
+
 void pl_penalize_repeats(float *logits, int32_t n, const pl_sample_params *p, const int32_t *tokens, int32_t n_tokens,
                          uint32_t *count)
 {
@@ -13,7 +20,7 @@ void pl_penalize_repeats(float *logits, int32_t n, const pl_sample_params *p, co
         if (t < 0 || t >= n || count[t] == 0) continue;
         float x = logits[t] > 0 ? logits[t] / p->repeat_penalty : logits[t] * p->repeat_penalty;
         x -= (float)count[t] * p->frequency_penalty + p->presence_penalty;
-        logits[t] = x > FLT_MAX ? FLT_MAX : x; /* a penalty far below 1 must not make it infinite */
+        logits[t] = bounded(x, logits[t]);
         count[t] = 0;
     }
 }
@@ -51,8 +58,7 @@ void pl_penalize_dry(float *logits, int32_t n, const pl_sample_params *p, const 
         if (t < 0 || t >= n || longest[t] == 0) continue;
         double over = (double)longest[t] - p->dry_allowed_length;
         double penalty = (double)p->dry_multiplier * pl_pow((double)p->dry_base, over);
-        /* A finite one: minus infinity means "banned", and a long repetition is not. */
-        logits[t] -= penalty < 1e30 ? (float)penalty : 1e30f;
+        logits[t] = bounded(logits[t] - (penalty < 1e30 ? (float)penalty : 1e30f), logits[t]);
         longest[t] = 0;
     }
 }

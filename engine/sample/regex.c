@@ -287,6 +287,34 @@ static pl_status rewrite_atom(rewriter *r)
     }
 }
 
+/* A count, at most 100000; false when there is none. */
+static bool read_count(rewriter *r, int32_t *out)
+{
+    size_t from = r->at;
+    int32_t v = 0;
+    while (peek(r) >= '0' && peek(r) <= '9' && v <= 100000) v = v * 10 + (r->text.data[r->at++] - '0');
+    *out = v;
+    return r->at > from && v <= 100000;
+}
+
+/* "{m}", "{m,}" and "{m,n}", behind the brace. */
+static pl_status rewrite_counts(rewriter *r)
+{
+    int32_t min, max;
+    if (!read_count(r, &min)) return fail(r, PL_ERR_INVALID, "a count of at most 100000 is missing");
+    pl_buf_printf(r->out, "{%d", (int)min);
+    if (take(r, ',')) {
+        pl_buf_add_u8(r->out, ',');
+        if (peek(r) != '}') {
+            if (!read_count(r, &max)) return fail(r, PL_ERR_INVALID, "a count of at most 100000 is missing");
+            if (max < min) return fail(r, PL_ERR_INVALID, "the highest count is below the lowest");
+            pl_buf_printf(r->out, "%d", (int)max);
+        }
+    }
+    pl_buf_add_u8(r->out, '}');
+    return take(r, '}') ? PL_OK : fail(r, PL_ERR_INVALID, "a closing brace is missing");
+}
+
 /* A quantifier is the same in both languages, but for "lazy" and the like, which change nothing here. */
 static pl_status rewrite_quantifier(rewriter *r)
 {
@@ -295,11 +323,8 @@ static pl_status rewrite_quantifier(rewriter *r)
         pl_buf_add_u8(r->out, (uint8_t)c);
         r->at++;
     } else if (c == '{') {
-        size_t from = r->at++;
-        while ((peek(r) >= '0' && peek(r) <= '9') || peek(r) == ',') r->at++;
-        if (!take(r, '}') || r->at - from < 3 || r->at - from > 16)
-            return fail(r, PL_ERR_INVALID, "a count is missing");
-        pl_buf_add_str(r->out, (pl_str){r->text.data + from, r->at - from});
+        r->at++;
+        PL_TRY(rewrite_counts(r));
     } else {
         return PL_OK;
     }

@@ -218,7 +218,13 @@ START_TEST(draws_follow_the_definition_by_the_chi_squared_test)
         double prob[N], chi = 0;
         int count[N] = {0}, kinds = 0;
         define(&cases[c], l, N, prob);
-        for (int64_t i = 0; i < DRAWS; i++) count[pick(s, &cases[c], l, i)]++;
+        pl_sample_seq *q = open_seq(s, &cases[c]);
+        for (int64_t i = 0; i < DRAWS; i++) {
+            pl_sampled out;
+            pl_sampler_pick(s, q, l, NULL, 0, i, &out);
+            count[out.token]++;
+        }
+        pl_sample_seq_free(q);
         for (int i = 0; i < N; i++) {
             if (prob[i] == 0) {
                 ck_assert_msg(count[i] == 0, "case %zu: token %d was drawn %d times", c, i, count[i]);

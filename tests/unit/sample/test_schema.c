@@ -125,6 +125,8 @@ START_TEST(what_is_not_supported_is_named_with_its_path)
         {"{\"type\":\"string\",\"pattern\":\"a)\"}", "#/pattern", PL_ERR_INVALID},
         {"{\"type\":\"string\",\"pattern\":\"*\"}", "nothing to repeat", PL_ERR_INVALID},
         {"{\"type\":\"string\",\"pattern\":\"[z-a]\"}", "before it begins", PL_ERR_INVALID},
+        {"{\"type\":\"string\",\"pattern\":\"a{6,4}\"}", "below the lowest", PL_ERR_INVALID},
+        {"{\"type\":\"string\",\"pattern\":\"a{100001}\"}", "at most 100000", PL_ERR_INVALID},
         {"{\"type\":\"string\",\"pattern\":\"^a$\",\"maxLength\":2}", "together with pattern", PL_ERR_UNSUPPORTED},
         {"{\"type\":\"number\",\"minimum\":0.2,\"maximum\":0.8}", "no whole number", PL_ERR_UNSUPPORTED},
         {"{\"type\":\"integer\",\"minimum\":0.2,\"maximum\":0.8}", "no integer", PL_ERR_INVALID},
