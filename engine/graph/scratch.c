@@ -13,6 +13,7 @@ static size_t lines(size_t bytes)
 static bool is_expanded(pl_type w)
 {
     switch (w) {
+    case PL_TYPE_Q5_K:
     case PL_TYPE_IQ2_XXS:
     case PL_TYPE_IQ2_XS:
     case PL_TYPE_IQ2_S:

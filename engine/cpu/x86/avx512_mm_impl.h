@@ -117,9 +117,19 @@ INLINE __m512i six_upper(__m512i base, __m512i rest_nibbles)
     return or_masked(rest_nibbles, _mm512_srli_epi32(base, 2), 48);
 }
 
-INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int tile, int t0, const int n,
-                        const bool has_fifth)
+/* How the weights of Q4_K and Q5_K stand behind the scales: as they are packed, or expanded to a byte each in the order
+ * in which they are read, which pays for more tokens than a tile. */
+typedef enum form45 { NIBBLES, FIFTH, BYTES } form45;
+
+INLINE int bytes_of45(const form45 form)
 {
+    return form == BYTES ? PL_CPU_EXPANDED : form == FIFTH ? 2816 : 2304;
+}
+
+INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int tile, int t0, const int n,
+                        const form45 form)
+{
+    const bool has_fifth = form == FIFTH, bytes = form == BYTES;
     const uint8_t *h = w + 256;
     __m512i sc[8];
     {
@@ -137,9 +147,11 @@ INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int til
     for (int c = 0; c < 4; c++) { /* 64 columns, of which the low nibbles are the first half */
         /* The first 64 columns' nibbles take turns with the fifth bits. */
         const bool turns = has_fifth && c == 0;
-        const uint8_t *x = a + 256 * t0 + 64 * c, *q = w + (turns ? 320 : 512 * c + (has_fifth ? 768 : 256));
+        const uint8_t *x = a + 256 * t0 + 64 * c, *q = w + (bytes   ? 1024 * c + 256
+                                                            : turns ? 320
+                                                                    : 512 * c + (has_fifth ? 768 : 256));
         const int step = turns ? 128 : 64;
-        prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, n);
+        if (!bytes) prefetch(w + c * (has_fifth ? 704 : 576), has_fifth ? 704 : 576, n);
         const bool both = n <= 4;
         __m512i lo[PL_ACT_TILE], hi[PL_ACT_TILE];
         __m128i shift = _mm_cvtsi32_si128(2 * c);
@@ -147,7 +159,8 @@ INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int til
         for (int t = 0; t < n; t++) lo[t] = hi[t] = _mm512_setzero_si512();
         UNROLL
         for (int j = 0; j < 8; j++) {
-            __m512i v = load(q + step * j), v0 = low_nibbles(v), v1 = high_nibbles(v);
+            __m512i v = load(q + step * j), v0 = bytes ? v : low_nibbles(v);
+            __m512i v1 = bytes ? load(q + 512 + 64 * j) : high_nibbles(v);
             if (has_fifth) {
                 __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
                 v0 = or_masked(v0, move_bit(bits, 0, 4), 16);
@@ -164,7 +177,7 @@ INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int til
         if (!both) {
             UNROLL
             for (int j = 0; j < 8; j++) {
-                __m512i v1 = high_nibbles(load(q + step * j));
+                __m512i v1 = bytes ? load(q + 512 + 64 * j) : high_nibbles(load(q + step * j));
                 if (has_fifth) {
                     __m512i bits = _mm512_srl_epi32(load(h + 128 * j), shift);
                     v1 = or_masked(v1, move_bit(bits, 1, 4), 16);
@@ -193,20 +206,39 @@ INLINE void block_q45_k(__m512 *acc, const uint8_t *w, const uint8_t *a, int til
 }
 
 INLINE void mm_q45_k(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act, int64_t k,
-                     int tile, int t0, const int n, const bool has_fifth)
+                     int tile, int t0, const int n, const form45 form)
 {
     for (int64_t g = 0; g < n_groups; g++, dst += ROWS) {
         __m512 acc[PL_ACT_TILE];
         UNROLL
         for (int t = 0; t < n; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *a = act;
-        for (int64_t i = k / 256; i > 0; i--, w += has_fifth ? 2816 : 2304, a += tile * PL_ACT_Q8K_BYTES) {
+        for (int64_t i = k / 256; i > 0; i--, w += bytes_of45(form), a += tile * PL_ACT_Q8K_BYTES) {
             if (n == 2 && is_empty(a, 256, tile, t0 + 1))
-                block_q45_k(acc, w, a, tile, t0, 1, has_fifth);
+                block_q45_k(acc, w, a, tile, t0, 1, form);
             else
-                block_q45_k(acc, w, a, tile, t0, n, has_fifth);
+                block_q45_k(acc, w, a, tile, t0, n, form);
         }
         store(dst, dst_stride, acc, n);
+    }
+}
+
+static void expand_q5_k(void *out, const void *weights, int64_t k)
+{
+    const uint8_t *w = weights;
+    uint8_t *o = out;
+    for (int64_t i = k / 256; i > 0; i--, w += 2816, o += PL_CPU_EXPANDED) {
+        memcpy(o, w, 256);
+        for (int c = 0; c < 4; c++) {
+            const uint8_t *q = w + (c ? 512 * c + 768 : 320);
+            __m128i shift = _mm_cvtsi32_si128(2 * c);
+            for (int j = 0; j < 8; j++) {
+                __m512i v = load(q + (c ? 64 : 128) * j), bits = _mm512_srl_epi32(load(w + 256 + 128 * j), shift);
+                uint8_t *to = o + 256 + 1024 * c + 64 * j;
+                _mm512_storeu_si512(to, or_masked(low_nibbles(v), move_bit(bits, 0, 4), 16));
+                _mm512_storeu_si512(to + 512, or_masked(high_nibbles(v), move_bit(bits, 1, 4), 16));
+            }
+        }
     }
 }
 
@@ -344,8 +376,9 @@ MM(mm_q4_0, mm32, k / 32 * 288, q4_0)
 MM(mm_q4_1, mm32, k / 32 * 320, q4_1)
 MM(mm_q5_0, mm32, k / 32 * 352, q5_0)
 MM(mm_q5_1, mm32, k / 32 * 384, q5_1)
-MM(mm_q4_k, mm_q45_k, k / 256 * 2304, false)
-MM(mm_q5_k, mm_q45_k, k / 256 * 2816, true)
+MM(mm_q4_k, mm_q45_k, k / 256 * 2304, NIBBLES)
+MM(mm_q5_k, mm_q45_k, k / 256 * 2816, FIFTH)
+MM(mm_expanded_q5_k, mm_q45_k, k / 256 * PL_CPU_EXPANDED, BYTES)
 MM(mm_q6_k_any, mm_q6_k, k / 256 * 3360)
 
 /* The continued product of one block: chains begin and end in acc. */
@@ -381,8 +414,8 @@ MORE(more_q4_0, block32, q4_0)
 MORE(more_q4_1, block32, q4_1)
 MORE(more_q5_0, block32, q5_0)
 MORE(more_q5_1, block32, q5_1)
-MORE(more_q4_k, block_q45_k, false)
-MORE(more_q5_k, block_q45_k, true)
+MORE(more_q4_k, block_q45_k, NIBBLES)
+MORE(more_q5_k, block_q45_k, FIFTH)
 MORE(more_q6_k, block_q6_k)
 
 static void install_quantized(pl_cpu_kernels *k)
@@ -395,6 +428,8 @@ static void install_quantized(pl_cpu_kernels *k)
     k->mm[PL_TYPE_Q4_K] = mm_q4_k;
     k->mm[PL_TYPE_Q5_K] = mm_q5_k;
     k->mm[PL_TYPE_Q6_K] = mm_q6_k_any;
+    k->expand[PL_TYPE_Q5_K] = expand_q5_k;
+    k->mm_expanded[PL_TYPE_Q5_K] = mm_expanded_q5_k;
     k->mm_more[PL_TYPE_Q8_0] = more_q8_0;
     k->mm_more[PL_TYPE_Q4_0] = more_q4_0;
     k->mm_more[PL_TYPE_Q4_1] = more_q4_1;
