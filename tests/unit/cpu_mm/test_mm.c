@@ -130,8 +130,8 @@ static void run_thread(pl_team *team, int i_thread, int n_threads, void *user)
 }
 
 /* dst [n][m] by the driver, with what lies behind each row and behind the scratch checked. */
-static void mul_mat_of(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *w, const pl_tensor *x, pl_precision precision,
-                       float *out)
+static void mul_mat_of(pl_pool *pool, const pl_cpu_kernels *k, const pl_tensor *w, const pl_tensor *x,
+                       pl_precision precision, float *out)
 {
     int64_t m = w->ne[1], n = x->ne[1], stride = m + 3;
     float *wide = pl_alloc((size_t)(stride * n) * sizeof(float));
@@ -189,7 +189,8 @@ static double act_value(pl_act act, const uint8_t *acts, const float *x, int64_t
     return (double)d * (int8_t)b[block * slot + c % block];
 }
 
-static void *all_acts(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const float *x, int64_t columns, int64_t n)
+static void *all_acts(const pl_cpu_kernels *k, pl_act act, pl_precision precision, const float *x, int64_t columns,
+                      int64_t n)
 {
     uint8_t *out = pl_alloc((size_t)(n * (precision == PL_ONE_TERM ? 1 : 2)) * pl_act_token_size(act, columns));
     for (int i = 0; i < 3; i++) pl_act_make(k, act, precision, x, (size_t)columns * 4, columns, n, out, i, 3);
@@ -307,6 +308,7 @@ START_TEST(layout_batch_threads_and_instruction_set_do_not_change_a_bit)
         for (size_t im = 0; im < sizeof ms / sizeof *ms; im++) {
             int64_t m = ms[im];
             if (how != RANDOM && m != 16) continue;
+            if (precision == PL_TWO_TERMS && m != 83) continue; /* the other two are its ends */
             pl_tensor xall = matrix(PL_TYPE_F32, PL_LAYOUT_PLAIN, k, N_MAX, x);
             pl_tensor wplain = matrix(type, PL_LAYOUT_PLAIN, k, m, plain);
             mul_mat_of(pools[0], &portable, &wplain, &xall, precision, ref);
@@ -342,8 +344,8 @@ END_TEST
 START_TEST(many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace)
 {
     /* More tokens than a panel holds, more groups than a strip and more chunks than threads. */
-    pl_type type = types[_i / 3];
-    pl_precision precision = (pl_precision)(_i % 3);
+    pl_type type = types[_i / 2];
+    pl_precision precision = _i % 2 ? PL_TWO_TERMS_WHERE_LARGE : PL_ONE_TERM;
     const int64_t k = 2048, m = 1003, n = 96;
     pl_isa isa = pl_isa_detect();
     if (isa == PL_ISA_PORTABLE) return;
@@ -489,8 +491,8 @@ END_TEST
 START_TEST(a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone)
 {
     const int64_t k = 256, m = 16, n = 3;
-    pl_type type = types[_i / 3];
-    pl_precision precision = (pl_precision)(_i % 3);
+    pl_type type = types[_i / 2];
+    pl_precision precision = _i % 2 ? PL_TWO_TERMS_WHERE_LARGE : PL_ONE_TERM;
     uint8_t *plain = pl_alloc(pl_type_row_size(type, k) * (size_t)m);
     float x[256 * 3], out[16 * 3], ref[16 * 3];
     pl_pool *pool = pool_of(1);
@@ -662,7 +664,8 @@ START_TEST(only_matrices_of_a_group_at_least_are_packed)
     ck_assert(pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 16, 1, 1}));
     ck_assert(!pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 15, 1, 1}));
     ck_assert(pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 16, 2, 1}));
-    ck_assert(!pl_pack_supported(PL_TYPE_Q4_K, (const int64_t[4]){256, 17, 2, 1})); /* a group would reach into the next matrix */
+    ck_assert(!pl_pack_supported(PL_TYPE_Q4_K,
+                                 (const int64_t[4]){256, 17, 2, 1})); /* a group would reach into the next matrix */
     ck_assert(!pl_pack_supported(PL_TYPE_I32, (const int64_t[4]){256, 16, 1, 1}));
     ck_assert(!pl_pack_supported((pl_type)PL_TYPE_COUNT, (const int64_t[4]){256, 16, 1, 1}));
 }
@@ -677,10 +680,10 @@ int main(void)
     tcase_add_loop_test(c, the_portable_product_is_that_of_the_dequantized_weights, 0, N_TYPES);
     tcase_add_loop_test(c, a_precise_product_is_that_of_x_itself_and_the_sum_of_its_terms_products, 0, N_TYPES);
     tcase_add_loop_test(c, layout_batch_threads_and_instruction_set_do_not_change_a_bit, 0, 3 * N_TYPES);
-    tcase_add_loop_test(c, many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace, 0, 3 * N_TYPES);
+    tcase_add_loop_test(c, many_rows_and_tokens_are_split_into_chunks_and_panels_without_a_trace, 0, 2 * N_TYPES);
     tcase_add_test(c, products_that_share_activations_give_what_they_give_alone);
     tcase_add_loop_test(c, products_computed_at_once_give_what_they_give_alone, 0, 2);
-    tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, 3 * N_TYPES);
+    tcase_add_loop_test(c, a_token_that_is_not_finite_gives_nan_and_leaves_the_others_alone, 0, 2 * N_TYPES);
     suite_add_tcase(s, c);
     c = tcase_create("activations");
     tcase_add_checked_fixture(c, find_isas, NULL);
