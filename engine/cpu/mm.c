@@ -217,13 +217,13 @@ static void gather(const job *j, int64_t token_first, int64_t token_end)
     o->most = false;
 }
 
-/* Adds what was gathered of the panel, times one whole group. */
-static void add_gathered(const job *j, const char *w, int64_t g, int64_t token_first, int64_t token_end)
+/* Adds what was gathered of the panel, times one whole group of blocks of block_size bytes. */
+static void add_gathered(const job *j, const char *w, size_t block_size, int64_t g, int64_t token_first,
+                         int64_t token_end)
 {
     const more *o = j->more;
     const size_t bytes = pl_act_bytes(j->act), n = (size_t)(token_end - token_first);
     const int64_t blocks = j->k / pl_act_columns(j->act);
-    const size_t block_size = ROWS * j->row_size / (size_t)blocks;
     memset(o->acc, 0, n * ROWS * sizeof(float));
     for (int64_t b = 0; b < blocks; b++, w += block_size)
         for (uint32_t i = o->first[b]; i < o->first[b + 1]; i += PL_ACT_TILE)
@@ -248,8 +248,10 @@ static void packed_groups(const job *j, const char *w, const char *expanded, int
     if (j->sizes.more > 0 && k->mm_more[j->w->type] && end * ROWS <= j->m) {
         if (j->more->panel != token_first) gather(j, token_first, token_end);
         if (!j->more->most) {
-            for (int64_t g = first; g < end; g++, w += ROWS * j->row_size)
-                add_gathered(j, w, g, token_first, token_end);
+            size_t size = ROWS * j->row_size / (size_t)(j->k / pl_act_columns(j->act));
+            if (expanded) add_gathered(j, expanded, PL_CPU_EXPANDED, first, token_first, token_end);
+            for (int64_t g = first; g < end && !expanded; g++, w += ROWS * j->row_size)
+                add_gathered(j, w, size, g, token_first, token_end);
             return;
         }
     }

@@ -381,34 +381,6 @@ MM(mm_q5_k, mm_q45_k, k / 256 * 2816, FIFTH)
 MM(mm_expanded_q5_k, mm_q45_k, k / 256 * PL_CPU_EXPANDED, BYTES)
 MM(mm_q6_k_any, mm_q6_k, k / 256 * 3360)
 
-/* The continued product of one block: chains begin and end in acc. */
-#define MORE(name, block, ...)                                                                                         \
-    INLINE void name##_n(float *acc, const uint16_t *at, const uint8_t *w, const uint8_t *act, int tile, int t0,       \
-                         const int n)                                                                                  \
-    {                                                                                                                  \
-        __m512 sum[PL_ACT_TILE];                                                                                       \
-        UNROLL                                                                                                         \
-        for (int t = 0; t < n; t++) sum[t] = _mm512_loadu_ps(acc + ROWS * at[t0 + t]);                                 \
-        block(sum, w, act, tile, t0, n, ##__VA_ARGS__);                                                                \
-        UNROLL                                                                                                         \
-        for (int t = 0; t < n; t++) _mm512_storeu_ps(acc + ROWS * at[t0 + t], sum[t]);                                 \
-    }                                                                                                                  \
-    static void name(float *acc, const uint16_t *at, const void *w, const void *act, int tile)                         \
-    {                                                                                                                  \
-        if (tile == 8) {                                                                                               \
-            name##_n(acc, at, w, act, 8, 0, 8);                                                                        \
-            return;                                                                                                    \
-        }                                                                                                              \
-        for (int t = 0; t < tile; t += 4) {                                                                            \
-            switch (tile - t) {                                                                                        \
-            case 1: name##_n(acc, at, w, act, tile, t, 1); break;                                                      \
-            case 2: name##_n(acc, at, w, act, tile, t, 2); break;                                                      \
-            case 3: name##_n(acc, at, w, act, tile, t, 3); break;                                                      \
-            default: name##_n(acc, at, w, act, tile, t, 4); break;                                                     \
-            }                                                                                                          \
-        }                                                                                                              \
-    }
-
 MORE(more_q8_0, block32, q8_0)
 MORE(more_q4_0, block32, q4_0)
 MORE(more_q4_1, block32, q4_1)

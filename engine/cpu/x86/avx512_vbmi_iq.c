@@ -442,6 +442,26 @@ INLINE void expand(uint8_t *out, const uint8_t *w, int64_t k, const format f)
     }
 }
 
+INLINE void block_expanded(__m512 *acc, const uint8_t *w, const uint8_t *a, int tile, int t0, const int n,
+                           const bool fine)
+{
+    __m512i total[PL_ACT_TILE];
+    UNROLL
+    for (int i = 0; i < n; i++) total[i] = _mm512_setzero_si512();
+    for (int i = 0; i < 8; i++) {
+        __m512i v[8], scale[2];
+        UNROLL
+        for (int j = 0; j < 8; j++) v[j] = load(w + 512 * i + 64 * j);
+        const uint8_t *scales = w + EXPANDED_SCALES + (fine ? 128 : 64) * i;
+        scale[0] = load(scales);
+        if (fine) scale[1] = load(scales + 64);
+        const uint8_t *x = a + 256 * t0 + 32 * i, *c = a + 260 * tile + 64 * t0 + 8 * i;
+        UNROLL
+        for (int j = 0; j < n; j++) total[j] = add_columns(total[j], v, scale, x + 256 * j, c + 64 * j, fine);
+    }
+    add_block(acc, total, _mm512_loadu_ps(w + EXPANDED_D), a + 256 * tile + 4 * t0, n);
+}
+
 INLINE void mm_expanded(float *dst, size_t dst_stride, const uint8_t *w, int64_t n_groups, const uint8_t *act,
                         int64_t k, int tile, int t0, const int n, const bool fine)
 {
@@ -450,23 +470,8 @@ INLINE void mm_expanded(float *dst, size_t dst_stride, const uint8_t *w, int64_t
         UNROLL
         for (int i = 0; i < n; i++) acc[i] = _mm512_setzero_ps();
         const uint8_t *a = act;
-        for (int64_t b = k / 256; b > 0; b--, w += PL_CPU_EXPANDED, a += tile * PL_ACT_Q8K_BYTES) {
-            __m512i total[PL_ACT_TILE];
-            UNROLL
-            for (int i = 0; i < n; i++) total[i] = _mm512_setzero_si512();
-            for (int i = 0; i < 8; i++) {
-                __m512i v[8], scale[2];
-                UNROLL
-                for (int j = 0; j < 8; j++) v[j] = load(w + 512 * i + 64 * j);
-                const uint8_t *scales = w + EXPANDED_SCALES + (fine ? 128 : 64) * i;
-                scale[0] = load(scales);
-                if (fine) scale[1] = load(scales + 64);
-                const uint8_t *x = a + 256 * t0 + 32 * i, *c = a + 260 * tile + 64 * t0 + 8 * i;
-                UNROLL
-                for (int j = 0; j < n; j++) total[j] = add_columns(total[j], v, scale, x + 256 * j, c + 64 * j, fine);
-            }
-            add_block(acc, total, _mm512_loadu_ps(w + EXPANDED_D), a + 256 * tile + 4 * t0, n);
-        }
+        for (int64_t b = k / 256; b > 0; b--, w += PL_CPU_EXPANDED, a += tile * PL_ACT_Q8K_BYTES)
+            block_expanded(acc, w, a, tile, t0, n, fine);
         store(dst, dst_stride, acc, n);
     }
 }
@@ -495,10 +500,13 @@ IQ(iq1_s)
 IQ(iq1_m)
 MM(mm_expanded_16, mm_expanded, k / 256 * PL_CPU_EXPANDED, true)
 MM(mm_expanded_32, mm_expanded, k / 256 * PL_CPU_EXPANDED, false)
+MORE(more_16, block_expanded, true)
+MORE(more_32, block_expanded, false)
 
 #define INSTALL(type, name)                                                                                            \
     k->mm[PL_TYPE_##type] = mm_##name;                                                                                 \
     k->expand[PL_TYPE_##type] = expand_##name;                                                                         \
+    k->mm_more[PL_TYPE_##type] = name.fine ? more_16 : more_32;                                                        \
     k->mm_expanded[PL_TYPE_##type] = name.fine ? mm_expanded_16 : mm_expanded_32
 
 void pl_cpu_mm_iq_avx512_vbmi(pl_cpu_kernels *k)
