@@ -114,7 +114,7 @@ typedef struct pl_cpu_kernels {
      * A block of an activation whose scale is 0 adds +0 or -0 to a chain that is never -0: kernels may leave it out. */
     void (*mm[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k, int tile);
     /* One block of one packed group, as a step of the chains above: token t's 16 chains stand at acc + 16 * at[t] before and behind it.
-     * act is a tile of one block. w is an expanded block where the type has those (below), else a packed one. NULL where there is none: then empty blocks cost what others do. */
+     * act is a tile of one block. NULL where there is none: then empty blocks cost what others do. */
     void (*mm_more[PL_TYPE_COUNT])(float *acc, const uint16_t *at, const void *w, const void *act, int tile);
 
     /* By weight type, NULL where it does not pay: for more tokens than a tile, one packed group of 16 rows is first made into
@@ -123,6 +123,8 @@ typedef struct pl_cpu_kernels {
     void (*expand[PL_TYPE_COUNT])(void *out, const void *w, int64_t k);
     void (*mm_expanded[PL_TYPE_COUNT])(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,
                                        int tile);
+    /* As mm_more, with an expanded block at w; NULL where mm_more does as well. */
+    void (*mm_more_expanded[PL_TYPE_COUNT])(float *acc, const uint16_t *at, const void *w, const void *act, int tile);
 } pl_cpu_kernels;
 
 /* Fills k with the best kernels of isa, which the caller knows this machine to have. */

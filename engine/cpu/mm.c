@@ -20,6 +20,8 @@ _Static_assert((int)ROWS == PL_SCRATCH_ROWS && (int)PL_ACT_TILE == PL_SCRATCH_TI
 typedef void (*kernel)(float *dst, size_t dst_stride, const void *w, int64_t n_groups, const void *act, int64_t k,
                        int tile);
 
+typedef void (*more_kernel)(float *acc, const uint16_t *at, const void *w, const void *act, int tile);
+
 /* The head of scratch: whose activations stand behind it. */
 typedef struct head {
     const pl_tensor *x; /* NULL: nobody's */
@@ -218,8 +220,8 @@ static void gather(const job *j, int64_t token_first, int64_t token_end)
 }
 
 /* Adds what was gathered of the panel, times one whole group of blocks of block_size bytes. */
-static void add_gathered(const job *j, const char *w, size_t block_size, int64_t g, int64_t token_first,
-                         int64_t token_end)
+static void add_gathered(const job *j, more_kernel mm_more, const char *w, size_t block_size, int64_t g,
+                         int64_t token_first, int64_t token_end)
 {
     const more *o = j->more;
     const size_t bytes = pl_act_bytes(j->act), n = (size_t)(token_end - token_first);
@@ -227,8 +229,7 @@ static void add_gathered(const job *j, const char *w, size_t block_size, int64_t
     memset(o->acc, 0, n * ROWS * sizeof(float));
     for (int64_t b = 0; b < blocks; b++, w += block_size)
         for (uint32_t i = o->first[b]; i < o->first[b + 1]; i += PL_ACT_TILE)
-            j->kernels->mm_more[j->w->type](o->acc, o->tokens + i, w, o->tiles + i * bytes,
-                                            (int)min64(o->first[b + 1] - i, PL_ACT_TILE));
+            mm_more(o->acc, o->tokens + i, w, o->tiles + i * bytes, (int)min64(o->first[b + 1] - i, PL_ACT_TILE));
     for (size_t t = 0; t < n; t++) {
         float *dst = (float *)((char *)j->dst->data + ((size_t)token_first + t) * j->dst->nb[1]) + g * ROWS;
         for (int r = 0; r < ROWS; r++) dst[r] += o->acc[t * ROWS + (size_t)r];
@@ -245,13 +246,16 @@ static void packed_groups(const job *j, const char *w, const char *expanded, int
     const char *from = expanded ? expanded : w;
     for (int64_t t = token_first; t < token_end; t += PL_ACT_TILE) product(j, mm, from, first, end, t);
     if (!has_second(j)) return;
-    if (j->sizes.more > 0 && k->mm_more[j->w->type] && end * ROWS <= j->m) {
+    const bool of_expanded = expanded && k->mm_more_expanded[j->w->type];
+    if (j->sizes.more > 0 && (of_expanded || k->mm_more[j->w->type]) && end * ROWS <= j->m) {
         if (j->more->panel != token_first) gather(j, token_first, token_end);
         if (!j->more->most) {
             size_t size = ROWS * j->row_size / (size_t)(j->k / pl_act_columns(j->act));
-            if (expanded) add_gathered(j, expanded, PL_CPU_EXPANDED, first, token_first, token_end);
-            for (int64_t g = first; g < end && !expanded; g++, w += ROWS * j->row_size)
-                add_gathered(j, w, size, g, token_first, token_end);
+            if (of_expanded)
+                add_gathered(j, k->mm_more_expanded[j->w->type], expanded, PL_CPU_EXPANDED, first, token_first,
+                             token_end);
+            for (int64_t g = first; g < end && !of_expanded; g++, w += ROWS * j->row_size)
+                add_gathered(j, k->mm_more[j->w->type], w, size, g, token_first, token_end);
             return;
         }
     }

@@ -506,7 +506,7 @@ MORE(more_32, block_expanded, false)
 #define INSTALL(type, name)                                                                                            \
     k->mm[PL_TYPE_##type] = mm_##name;                                                                                 \
     k->expand[PL_TYPE_##type] = expand_##name;                                                                         \
-    k->mm_more[PL_TYPE_##type] = name.fine ? more_16 : more_32;                                                        \
+    k->mm_more_expanded[PL_TYPE_##type] = name.fine ? more_16 : more_32;                                               \
     k->mm_expanded[PL_TYPE_##type] = name.fine ? mm_expanded_16 : mm_expanded_32
 
 void pl_cpu_mm_iq_avx512_vbmi(pl_cpu_kernels *k)
