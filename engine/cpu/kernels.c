@@ -26,6 +26,7 @@ void pl_cpu_kernels_choose(pl_cpu_kernels *k, pl_isa isa)
         pl_cpu_ops_avx2(k);
         pl_cpu_mm_avx2(k);
         pl_cpu_mm_small_avx2(k);
+        pl_cpu_mm_iq_avx2(k);
     }
     if (isa & PL_ISA_AVX_VNNI) pl_cpu_mm_avx_vnni(k);
     if (isa & PL_ISA_AVX512) {

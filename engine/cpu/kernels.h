@@ -144,6 +144,7 @@ void pl_cpu_mm_small_avx512_vnni(pl_cpu_kernels *k);
 void pl_cpu_mm_iq_portable(pl_cpu_kernels *k);
 void pl_cpu_mm_sse42(pl_cpu_kernels *k);
 void pl_cpu_mm_avx2(pl_cpu_kernels *k);
+void pl_cpu_mm_iq_avx2(pl_cpu_kernels *k);
 void pl_cpu_mm_avx_vnni(pl_cpu_kernels *k);
 void pl_cpu_mm_avx_vnni_in_avx512(pl_cpu_kernels *k); /* the same kernels, for tests on processors with AVX-512 VNNI alone */
 void pl_cpu_mm_avx512(pl_cpu_kernels *k);

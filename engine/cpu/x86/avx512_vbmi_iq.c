@@ -10,40 +10,13 @@
  * With many tokens, a group is expanded once to those bytes, 64 vectors of them per block, and all tiles of tokens are
  * multiplied with that. */
 #include "engine/cpu/x86/avx512_impl.h"
-
-#include "engine/types/iq_grid.h"
-
-/* An expanded block of 16 rows: the bytes, then f32 d * f, then the int32 scales of each 16 or 32 columns. */
-enum { EXPANDED_D = 64 * 64, EXPANDED_SCALES = EXPANDED_D + 64 };
-_Static_assert(EXPANDED_SCALES + 16 * 64 == PL_CPU_EXPANDED, "an expanded block has the size that scratch has for it");
-
-typedef enum kind { IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M } kind;
-
-typedef struct format {
-    kind kind;
-    int bytes;   /* of a packed block of 16 rows */
-    int entries; /* of the grid */
-    bool fine;   /* a scale for each 16 columns, not 32 */
-    float f;
-} format;
+#include "engine/cpu/x86/iq_impl.h"
 
 /* The low and the high bytes of a grid's entries. */
 typedef struct tables {
     _Alignas(64) uint8_t low[2048];
     _Alignas(64) uint8_t high[2048];
 } tables;
-
-INLINE const uint16_t *grid_of(const kind of)
-{
-    switch (of) {
-    case IQ2_XXS: return pl_grid_iq2_xxs;
-    case IQ2_XS: return pl_grid_iq2_xs;
-    case IQ2_S: return pl_grid_iq2_s;
-    case IQ3_XXS: return pl_grid_iq3_xxs;
-    case IQ3_S: return pl_grid_iq3_s;
-    default: return pl_grid_iq1;
-    }
-}
 
 /* A few dozen instructions, which is little beside even one group; so nobody has to keep them. */
 INLINE void make_tables(tables *t, const format f)
@@ -197,11 +170,6 @@ INLINE void nibble_scales(__m512i scale[2], const uint8_t *p, int i)
     __m512i s = shift_right(load(p + 64 * (i / 4)), 8 * (i % 4));
     scale[0] = odd_of(_mm512_slli_epi32(s, 1), 30);
     scale[1] = odd_of(_mm512_srli_epi32(s, 3), 30);
-}
-
-INLINE bool is_by_4(const kind of)
-{
-    return of == IQ3_XXS || of == IQ3_S;
 }
 
 /* Entries 1 and 2 change places in IQ2_XS, whose units have two of them. */
@@ -475,14 +443,6 @@ INLINE void mm_expanded(float *dst, size_t dst_stride, const uint8_t *w, int64_t
         store(dst, dst_stride, acc, n);
     }
 }
-
-static const format iq2_xxs = {IQ2_XXS, 1056, 256, false, 0.125f};
-static const format iq2_xs = {IQ2_XS, 1184, 512, true, 0.125f};
-static const format iq2_s = {IQ2_S, 1312, 1024, true, 0.125f};
-static const format iq3_xxs = {IQ3_XXS, 1568, 256, false, 0.25f};
-static const format iq3_s = {IQ3_S, 1760, 512, false, 1};
-static const format iq1_s = {IQ1_S, 800, 2048, false, 0.125f};
-static const format iq1_m = {IQ1_M, 896, 2048, true, 0.125f};
 
 #define IQ(name)                                                                                                       \
     MM(mm_##name, mm_iq, k / 256 * name.bytes, name)                                                                   \
