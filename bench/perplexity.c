@@ -52,7 +52,7 @@ static pl_status open_run(run *r, const setup *s, pl_error *err)
                                           .n_seqs = 1,
                                           .n_rows = ROWS,
                                           .n_threads = s->n_threads,
-                                          .kv_type = s->kv_f32 ? PL_TYPE_F32 : PL_TYPE_F16},
+                                          .cache = PL_CACHE_BOTH(s->kv_f32 ? PL_TYPE_F32 : PL_TYPE_F16)},
                                 .poll = -1};
     PL_TRY(pl_stage_open(&r->stage, r->g, r->p, pl_loaded_weights(r->loaded), &options, err));
     r->rows = pl_calloc(ROWS, sizeof *r->rows);

@@ -142,9 +142,9 @@ static work work_of(const run *r, const setup *o, const test *t)
     double n = t->n, seen = t->kind == PROMPT     ? n
                             : t->kind == GENERATE ? n * t->behind + n * (n + 1) / 2
                                                   : STEPS * (STEPS + 1) / 2 * n;
-    pl_type kv_type = o->f32 ? PL_TYPE_F32 : PL_TYPE_F16;
+    pl_cache_types cache = PL_CACHE_BOTH(o->f32 ? PL_TYPE_F32 : PL_TYPE_F16);
     for (int32_t l = 0; l < r->n_layer; l++) {
-        double kv_bytes = (double)pl_model_kv_block_bytes(r->p, l, kv_type) / PL_KV_PAGE;
+        double kv_bytes = (double)pl_model_kv_block_bytes(r->p, l, cache) / PL_KV_PAGE;
         w.read_bytes += seen * kv_bytes;
     }
     return w;
@@ -329,7 +329,7 @@ static pl_status bench(const setup *o, pl_error *err)
                                           .n_seqs = n_seqs,
                                           .n_rows = n_rows,
                                           .n_threads = o->n_threads,
-                                          .kv_type = o->f32 ? PL_TYPE_F32 : PL_TYPE_F16},
+                                          .cache = PL_CACHE_BOTH(o->f32 ? PL_TYPE_F32 : PL_TYPE_F16)},
                                 .poll = -1};
     start = pl_now_ns();
     if ((s = pl_stage_open(&r.stage, r.g, r.p, pl_loaded_weights(loaded), &options, err)) != PL_OK) goto end;

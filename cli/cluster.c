@@ -447,6 +447,16 @@ void log_from_options(const cli_options *o, const char *default_level)
     pl_log_setup(level, strcmp(o->log_format, "json") == 0 ? PL_LOG_JSON : PL_LOG_TEXT);
 }
 
+pl_status cache_from_options(pl_cache_types *out, const cli_options *o, pl_error *err)
+{
+    const char *v = o->kv_type_v ? o->kv_type_v : o->kv_type;
+    if (!pl_type_parse(pl_str_from(o->kv_type), &out->k) || !pl_cache_type_known(out->k))
+        return pl_fail(err, PL_ERR_INVALID, "--cache-type-k %s: f32, f16, bf16, q8_0 or q4_0", o->kv_type);
+    if (!pl_type_parse(pl_str_from(v), &out->v) || !pl_cache_type_known(out->v))
+        return pl_fail(err, PL_ERR_INVALID, "--cache-type-v %s: f32, f16, bf16, q8_0 or q4_0", v);
+    return PL_OK;
+}
+
 static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_coordinator_options *out, pl_error *err)
 {
     *out = (pl_coordinator_options){
@@ -454,7 +464,7 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
         .n_ctx = o->n_ctx,
         .n_rows = o->n_rows,
         .n_blocks = o->n_blocks,
-        .has_kv_type = true,
+        .has_cache = true,
         .credits = o->credits,
         .min_nodes = o->min_nodes,
         .n_stages = o->n_stages,
@@ -463,12 +473,7 @@ static pl_status coordinator_options(const cli_options *o, int default_seqs, pl_
         .dead_after_ns = (uint64_t)o->dead_after_ms * 1000000u,
         .unplaced_grace_ns = (uint64_t)o->grace_ms * 1000000u,
     };
-    if (!pl_type_parse(pl_str_from(o->kv_type), &out->kv_type) || !pl_cache_type_known(out->kv_type))
-        return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: f32, f16, bf16, q8_0 or q4_0", o->kv_type);
-    if (o->kv_type_v && strcmp(o->kv_type_v, o->kv_type) != 0)
-        return pl_fail(err, PL_ERR_UNSUPPORTED,
-                       "--cache-type-v %s: K and V have one type here, and --cache-type-k is %s", o->kv_type_v,
-                       o->kv_type);
+    PL_TRY(cache_from_options(&out->cache, o, err));
     if (o->objective && strcmp(o->objective, "latency") == 0)
         out->objective = PL_OBJECTIVE_LATENCY;
     else if (o->objective && strcmp(o->objective, "throughput") == 0)

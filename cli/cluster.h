@@ -85,4 +85,7 @@ PL_MUST_CHECK pl_status signals_watch(pl_loop *loop, int *fd, void **watch, void
                                       pl_error *err);
 void signals_unwatch(pl_loop *loop, int fd, void *watch);
 
+/* --cache-type-k and --cache-type-v. */
+PL_MUST_CHECK pl_status cache_from_options(pl_cache_types *out, const cli_options *o, pl_error *err);
+
 void log_from_options(const cli_options *o, const char *default_level);

@@ -95,7 +95,7 @@ pl_status draft_open(draft **out, pl_loop *loop, const cli_options *o, const pl_
                             .n_seqs = 2 * options->n_seqs,
                             .n_rows = options->n_rows ? options->n_rows : 512,
                             .n_threads = o->n_threads ? o->n_threads : pl_sys_cpus(),
-                            .kv_type = options->kv_type};
+                            .cache = options->cache};
     pl_stage_memory need = pl_model_stage_memory(d->m.profile, &shape);
     *bytes = need.weights + need.kv + need.compute + LINK_BYTES;
     if (o->mem) d->o.mem = *bytes;

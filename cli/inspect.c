@@ -1,5 +1,7 @@
 #include "cli/inspect.h"
 
+#include "cli/cluster.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -20,9 +22,8 @@ static pl_status dump(const cli_options *o, pl_buf *out, pl_error *err)
     else
         return pl_fail(err, PL_ERR_INVALID, "--dump-graph=%s: text or dot", o->dump_graph);
     if (!o->model) return pl_fail(err, PL_ERR_INVALID, "--dump-graph needs a model: give it with -m");
-    pl_type kv_type;
-    if (!pl_type_parse(pl_str_from(o->kv_type), &kv_type))
-        return pl_fail(err, PL_ERR_INVALID, "--cache-type %s: no type has this name", o->kv_type);
+    pl_cache_types cache;
+    PL_TRY(cache_from_options(&cache, o, err));
     pl_gguf *g = NULL;
     pl_model_profile *p = NULL;
     pl_status s = pl_gguf_open(&g, o->model, err);
@@ -37,7 +38,7 @@ static pl_status dump(const cli_options *o, pl_buf *out, pl_error *err)
                                 .n_seqs = 1,
                                 .n_rows = n_rows,
                                 .n_threads = 1,
-                                .kv_type = kv_type};
+                                .cache = cache};
         s = pl_stage_dump_graph(p, &shape, n_rows, 1, !o->no_fuse, format, out, err);
     }
     pl_model_profile_close(p);

@@ -34,7 +34,7 @@ static pl_status fill_options(pl_coordinator *c, const pl_coordinator_options *g
     o->credits = or_default(o->credits, 4);
     o->queue_max = or_default(o->queue_max, 256);
     o->min_nodes = or_default(o->min_nodes, 1);
-    if (!o->has_kv_type) o->kv_type = PL_TYPE_F16;
+    if (!o->has_cache) o->cache = PL_CACHE_BOTH(PL_TYPE_F16);
     /* What a node's check of a plan accepts, so that nonsense is refused here, with its name. */
     PL_TRY(check_range("n_seqs", o->n_seqs, 1, 1024, err));
     o->n_kept = o->n_kept < 0 ? 0 : or_default(o->n_kept, o->n_seqs);
@@ -46,7 +46,7 @@ static pl_status fill_options(pl_coordinator *c, const pl_coordinator_options *g
     PL_TRY(check_range("queue_max", o->queue_max, 1, 1 << 20, err));
     PL_TRY(check_range("min_nodes", o->min_nodes, 1, PL_PLACE_NODES_MAX, err));
     PL_TRY(check_range("objective", o->objective, PL_OBJECTIVE_AUTO, PL_OBJECTIVE_THROUGHPUT, err));
-    PL_TRY(pl_model_cache_check(c->model.profile, o->kv_type, err));
+    PL_TRY(pl_model_cache_check(c->model.profile, o->cache, err));
     c->fixed_blocks = o->n_blocks != 0;
     c->fixed_rows = given->n_rows != 0;
     int64_t all = (int64_t)o->n_seqs * pl_blocks_for(o->n_ctx);

@@ -25,8 +25,8 @@ typedef struct pl_coordinator_options {
     int32_t n_ctx;    /* longest sequence in tokens; 0: the model's, at most 4096 */
     int32_t n_rows;   /* largest micro-batch, llama.cpp's --ubatch-size; 0: 512 */
     int32_t n_blocks; /* KV blocks; 0: enough for n_seqs sequences of n_ctx */
-    pl_type kv_type;  /* of K and V: f32, f16 (default, as 0 is f32 say has_kv_type), bf16, q8_0, q4_0 */
-    bool has_kv_type;
+    pl_cache_types cache; /* f16 is the default; as 0 is f32, say has_cache */
+    bool has_cache;
     int32_t credits;            /* frames in flight per link; 0: 4 */
     int32_t queue_max;          /* requests waiting for a slot; 0: 256: beyond it a client is told to come back */
     int32_t min_nodes;          /* wait for so many before the first plan; 0: 1 */

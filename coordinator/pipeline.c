@@ -118,7 +118,7 @@ static pl_place_want want_of(const pl_coordinator *c)
                            .n_seqs = o->n_seqs,
                            .n_slots = c->sched.n_slots,
                            .credits = o->credits,
-                           .kv_type = o->kv_type,
+                           .cache = o->cache,
                            .n_blocks = o->n_blocks,
                            .n_rows = o->n_rows,
                            .n_stages = o->n_stages,
@@ -202,7 +202,8 @@ static pl_status send_load(pl_coordinator *c, int32_t i, pl_error *err)
     l.n_ctx = (uint32_t)c->options.n_ctx;
     l.n_seqs = (uint32_t)c->sched.n_slots;
     l.n_rows = (uint32_t)p->plan.n_rows;
-    l.kv_type = (uint32_t)c->options.kv_type;
+    l.kv_type = (uint32_t)c->options.cache.k;
+    l.kv_type_v = (uint32_t)c->options.cache.v;
     l.wire_type = PL_TYPE_F32;
     l.credits = (uint32_t)c->options.credits;
     l.tensors = list;

@@ -62,7 +62,7 @@ static pl_stage_shape shape_of(const problem *p, int32_t first, int32_t end, int
                             .n_seqs = p->want->n_slots > 0 ? p->want->n_slots : p->want->n_seqs,
                             .n_rows = p->n_rows,
                             .n_threads = n_threads,
-                            .kv_type = p->want->kv_type};
+                            .cache = p->want->cache};
 }
 
 static uint64_t links_of(const problem *p, int32_t first, int32_t end)

@@ -49,7 +49,7 @@ typedef struct pl_place_want {
     pl_objective objective; /* not AUTO */
     int32_t n_ctx, n_seqs, credits;
     int32_t n_slots; /* sequences that stages may have open; 0: n_seqs */
-    pl_type kv_type;
+    pl_cache_types cache;
     int32_t n_blocks, n_rows; /* as wished */
     int32_t n_stages; /* exactly so many (or as many as there are nodes), if that fits; 0: as many as are best */
     bool fixed_blocks, fixed_rows; /* the user said so: never reduced */

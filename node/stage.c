@@ -290,7 +290,7 @@ void node_stage_load(pl_node *n, pl_envelope *load)
         .n_seqs = (int32_t)l->n_seqs,
         .n_rows = (int32_t)l->n_rows,
         .n_threads = n->compute->vt->facts(n->compute)->n_threads,
-        .kv_type = (pl_type)l->kv_type,
+        .cache = {(pl_type)l->kv_type, (pl_type)l->kv_type_v},
     };
     s->first = l->stage == 0;
     s->last = l->stage == l->n_stages - 1;

@@ -203,6 +203,8 @@ static pl_status check_load(const Paceline__Load *m, limits_ref l, pl_error *err
     uint64_t elements, bytes;
     if (!is_kv_type(m->kv_type))
         return pl_fail(err, PL_ERR_FORMAT, "Load.kv_type: %" PRIu32 " is no type for a KV cache", m->kv_type);
+    if (!is_kv_type(m->kv_type_v))
+        return pl_fail(err, PL_ERR_FORMAT, "Load.kv_type_v: %" PRIu32 " is no type for a KV cache", m->kv_type_v);
     if (!wire_block(m->wire_type, &elements, &bytes))
         return pl_fail(err, PL_ERR_FORMAT, "Load.wire_type: %" PRIu32 " is no type for activations", m->wire_type);
     PL_TRY(check_count("Load.tensors", m->n_tensors, 1, (size_t)l->n_tensors, err));

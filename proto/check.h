@@ -13,7 +13,7 @@
  * - Heartbeat: stats.memory_bytes. The times are the peer's word: differences of them may come out negative.
  * - Load: header_bytes >= 1; layer_first < layer_end <= n_layer; stage < n_stages <= n_layer; the first stage and no
  *   other begins at layer 0, the last and no other ends at n_layer; upstream is absent on the first and on no other,
- *   downstream on the last; n_blocks, n_ctx, n_seqs, n_rows and credits in [1, limit]; kv_type is one of f32 f16
+ *   downstream on the last; n_blocks, n_ctx, n_seqs, n_rows and credits in [1, limit]; kv_type and kv_type_v are of f32 f16
  *   q4_0 q8_0 bf16, wire_type one of f32 f16 bf16 q8_0; 1 to n_tensors tensors, their indices ascending and below
  *   n_tensors.
  * - Neighbour: key is 32 bytes or empty; with dial, address is not empty.

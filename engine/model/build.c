@@ -53,7 +53,7 @@ static bool make_leaves(pl_build *b, const pl_model_profile *p, const pl_graph_r
             b->layer_weights[il][s] = leaf(c, p, p->index.layers[l][s], r);
             ok = ok && (b->layer_weights[il][s] != NULL) == (p->index.layers[l][s] >= 0);
         }
-        pl_kv_layout kv = pl_model_kv_layout(hp, l, r->kv_type);
+        pl_kv_layout kv = pl_model_kv_layout(hp, l, r->cache);
         b->kv[il] = pl_new_kv(c, &kv, r->n_blocks, r->kv ? r->kv(r->user, l) : NULL, "kv");
         if (b->kv[il]) pl_set_name(b->kv[il], "kv.%" PRId32, l);
         ok = ok && b->kv[il];
@@ -114,7 +114,7 @@ pl_graph_request pl_graph_request_of(const pl_stage_shape *shape, const pl_model
                               .n_out = pl_shape_has_head(shape, p) ? n_out : 0,
                               .n_pages = pl_shape_pages(shape),
                               .n_blocks = shape->n_blocks,
-                              .kv_type = shape->kv_type};
+                              .cache = shape->cache};
 }
 
 pl_status pl_model_graph_build(pl_graph **out, pl_model_graph *io, pl_graph_ctx *c, const pl_model_profile *p,

@@ -36,7 +36,7 @@ PL_MUST_CHECK pl_status pl_weights_find(pl_weight_index *out, const pl_gguf *g, 
 void pl_weights_fini(pl_weight_index *w);
 
 /* The cache of a layer. */
-pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_type kv_type);
+pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_cache_types cache);
 
 /* A graph of layers layer_first..layer_end-1 over n_rows rows, of which n_out want logits (with the head only). */
 typedef struct pl_graph_request {
@@ -44,7 +44,7 @@ typedef struct pl_graph_request {
     bool embed, head;
     bool embeddings; /* of the rows that want them, instead of logits */
     int32_t n_rows, n_out, n_pages, n_blocks;
-    pl_type kv_type;
+    pl_cache_types cache;
     /* Layout and data of the file's tensor i, and the cache's bytes of a layer; NULL for a graph that is only planned.
      */
     const void *(*weight)(void *user, size_t i, pl_layout *layout);

@@ -205,16 +205,16 @@ uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit)
     return unit == PL_UNIT_EMBED ? 0 : sum_unit(p, unit, macs_of); /* a row is looked up, not multiplied */
 }
 
-pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_type kv_type)
+pl_kv_layout pl_model_kv_layout(const pl_hparams *hp, int32_t layer, pl_cache_types cache)
 {
     (void)layer; /* all layers are alike so far */
     return (pl_kv_layout){
-        .k_type = kv_type, .v_type = kv_type, .n_head = hp->n_head_kv, .d_k = hp->d_head, .d_v = hp->d_head};
+        .k_type = cache.k, .v_type = cache.v, .n_head = hp->n_head_kv, .d_k = hp->d_head, .d_v = hp->d_head};
 }
 
-uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_type kv_type)
+uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_cache_types cache)
 {
-    pl_kv_layout l = pl_model_kv_layout(&p->hp, layer, kv_type);
+    pl_kv_layout l = pl_model_kv_layout(&p->hp, layer, cache);
     return pl_kv_block_bytes(&l);
 }
 
@@ -223,15 +223,16 @@ bool pl_cache_type_known(pl_type type)
     return pl_kv_layout_ok(&(pl_kv_layout){.k_type = type, .v_type = type, .n_head = 1, .d_k = 256, .d_v = 256});
 }
 
-pl_status pl_model_cache_check(const pl_model_profile *p, pl_type type, pl_error *err)
+pl_status pl_model_cache_check(const pl_model_profile *p, pl_cache_types cache, pl_error *err)
 {
-    if (!pl_cache_type_known(type))
-        return pl_fail(err, PL_ERR_UNSUPPORTED, "a KV cache of type %s: f32, f16, bf16, q8_0 and q4_0 are known", pl_type_name(type));
-    pl_kv_layout l = pl_model_kv_layout(&p->hp, 0, type);
+    if (!pl_cache_type_known(cache.k) || !pl_cache_type_known(cache.v))
+        return pl_fail(err, PL_ERR_UNSUPPORTED, "a KV cache of type %s: f32, f16, bf16, q8_0 and q4_0 are known",
+                       pl_type_name(pl_cache_type_known(cache.k) ? cache.v : cache.k));
+    pl_kv_layout l = pl_model_kv_layout(&p->hp, 0, cache);
     if (!pl_kv_layout_ok(&l))
         return pl_fail(err, PL_ERR_UNSUPPORTED,
-                       "a KV cache of type %s takes heads of whole blocks of 32; this model's have %" PRId32 " and %" PRId32 " elements",
-                       pl_type_name(type), l.d_k, l.d_v);
+                       "a KV cache of types %s and %s takes heads of whole blocks of 32; this model's have %" PRId32 " and %" PRId32 " elements",
+                       pl_type_name(cache.k), pl_type_name(cache.v), l.d_k, l.d_v);
     return PL_OK;
 }
 
@@ -240,7 +241,7 @@ pl_status pl_shape_check(const pl_stage_shape *s, const pl_model_profile *p, pl_
     if (s->layer_first < 0 || s->layer_end <= s->layer_first || s->layer_end > p->hp.n_layer)
         return pl_fail(err, PL_ERR_INVALID, "layers %" PRId32 "..%" PRId32 " of a model with %" PRId32, s->layer_first,
                        s->layer_end, p->hp.n_layer);
-    PL_TRY(pl_model_cache_check(p, s->kv_type, err));
+    PL_TRY(pl_model_cache_check(p, s->cache, err));
     int32_t learned = p->index.model[PL_W_POSITION_EMBD];
     if (learned >= 0 && s->n_ctx > pl_gguf_tensor_at(p->g, (size_t)learned)->ne[1])
         return pl_fail(err, PL_ERR_INVALID, "a context of %" PRId32 " positions: the model has learned %" PRId64,
@@ -378,7 +379,7 @@ pl_stage_memory pl_model_stage_memory(const pl_model_profile *p, const pl_stage_
     for (size_t i = 0; i < n; i++) m.weights += pl_gguf_tensor_at(p->g, list_of[i])->size;
     pl_free(list_of);
     for (int32_t l = shape->layer_first; l < shape->layer_end; l++)
-        m.kv += pl_model_kv_block_bytes(p, l, shape->kv_type) * (uint64_t)shape->n_blocks;
+        m.kv += pl_model_kv_block_bytes(p, l, shape->cache) * (uint64_t)shape->n_blocks;
     m.compute = (uint64_t)plan.intermediates + plan.scratch + plan.tables + plan.sampler + plan.graphs;
     return m;
 }

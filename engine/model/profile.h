@@ -12,6 +12,12 @@ typedef struct pl_model_profile pl_model_profile;
 /* The place of a tensor in the pipeline. A tied embedding is both: the first and the last stage need it. */
 enum { PL_UNIT_EMBED = -1, PL_UNIT_HEAD = -2 }; /* otherwise the layer's number */
 
+/* Types of the KV cache, of keys and of values: f32, f16, bf16, q8_0 or q4_0. */
+typedef struct pl_cache_types {
+    pl_type k, v;
+} pl_cache_types;
+#define PL_CACHE_BOTH(type) ((pl_cache_types){(type), (type)})
+
 /* The options that decide how much memory a stage takes. */
 typedef struct pl_stage_shape {
     int32_t layer_first, layer_end; /* first..end-1; embeds when first is 0, has the head when end is n_layer */
@@ -20,7 +26,7 @@ typedef struct pl_stage_shape {
     int32_t n_seqs;                 /* open sequences at once */
     int32_t n_rows;                 /* the largest micro-batch */
     int32_t n_threads;
-    pl_type kv_type; /* f16 or f32 */
+    pl_cache_types cache;
 } pl_stage_shape;
 
 typedef struct pl_stage_memory {
@@ -50,9 +56,9 @@ uint64_t pl_model_unit_bytes(const pl_model_profile *p, int32_t unit);
 /* Multiply-adds per token of one unit, for predictions. */
 uint64_t pl_model_unit_macs(const pl_model_profile *p, int32_t unit);
 /* Bytes of KV that one block takes in one layer. */
-uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_type kv_type);
-/* Whether a KV cache can be of this type at all (f32, f16, bf16, q8_0, q4_0), and whether this model's can: PL_ERR_UNSUPPORTED says why
+uint64_t pl_model_kv_block_bytes(const pl_model_profile *p, int32_t layer, pl_cache_types cache);
+/* Whether a KV cache can be of this type at all, and whether this model's can be of these: PL_ERR_UNSUPPORTED says why
  * not. Quantized ones take heads of whole blocks of 32. */
 bool pl_cache_type_known(pl_type type);
-PL_MUST_CHECK pl_status pl_model_cache_check(const pl_model_profile *p, pl_type type, pl_error *err);
+PL_MUST_CHECK pl_status pl_model_cache_check(const pl_model_profile *p, pl_cache_types cache, pl_error *err);
 pl_stage_memory pl_model_stage_memory(const pl_model_profile *p, const pl_stage_shape *shape);

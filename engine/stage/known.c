@@ -162,7 +162,7 @@ static pl_status run_model(const pl_gguf *g, const pl_model_profile *p, const pl
                                           .n_seqs = 1,
                                           .n_rows = N_TOKENS,
                                           .n_threads = 1,
-                                          .kv_type = kv_type},
+                                          .cache = PL_CACHE_BOTH(kv_type)},
                                 .poll = -1};
     pl_stage *stage;
     PL_TRY(pl_stage_open(&stage, g, p, weights, &options, err));

@@ -205,7 +205,7 @@ static pl_status open_buffers(pl_stage *s, pl_error *err)
     if (!s->layers || !s->block_bytes) return pl_fail(err, PL_ERR_NO_MEMORY, "no memory for %zu layers", n_layers);
     for (size_t i = 0; i < n_layers; i++) {
         s->block_bytes[i] =
-            (size_t)pl_model_kv_block_bytes(s->profile, shape->layer_first + (int32_t)i, shape->kv_type);
+            (size_t)pl_model_kv_block_bytes(s->profile, shape->layer_first + (int32_t)i, shape->cache);
         size_t size;
         if (!pl_mul_ok(s->block_bytes[i], (size_t)shape->n_blocks, &size) || !pl_add_ok(total, size, &total))
             return pl_fail(err, PL_ERR_BUDGET, "a cache of %" PRId32 " blocks does not fit into the address space",

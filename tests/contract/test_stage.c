@@ -29,13 +29,18 @@ static void model_of(rig_model *m, pl_type type)
 }
 
 /* The reference: one stage, plain weights, one thread, one token at a time. */
-static void reference(const rig_model *m, bool kv_f32)
+static void reference_with(const rig_model *m, rig_options o)
 {
     rig r;
-    rig_open(&r, m, .kv_f32 = kv_f32);
+    rig_open_with(&r, m, o);
     rig_seq_open(&r, 0, 0);
     rig_logits(&r, 0, 0, tokens, N_TOKENS, 1, wanted);
     rig_close(&r);
+}
+
+static void reference(const rig_model *m, bool kv_f32)
+{
+    reference_with(m, (rig_options){.kv_f32 = kv_f32});
 }
 
 #define ck_same_bits(what, ...)                                                                                        \
@@ -95,10 +100,11 @@ START_TEST(the_rest_of_the_batch_does_not_matter)
     rig_model m;
     pl_error err = {0};
     model_of(&m, types[_i]);
-    for (int kv_f32 = 0; kv_f32 < 2; kv_f32++) {
-        reference(&m, kv_f32);
+    static const char *const caches[] = {"f16", "f32", "q8_0 and f16"};
+    for (int kv = 0; kv < 3; kv++) {
+        reference_with(&m, (rig_options){.kv_f32 = kv == 1, .kv_mixed = kv == 2});
         rig r;
-        rig_open(&r, &m, .packed = true, .n_stages = 2, .n_threads = 2, .kv_f32 = kv_f32);
+        rig_open(&r, &m, .packed = true, .n_stages = 2, .n_threads = 2, .kv_f32 = kv == 1, .kv_mixed = kv == 2);
         /* Old contents of the cache: another sequence was here, and left NaN nowhere but numbers everywhere. */
         for (int32_t s = 0; s < 4; s++) {
             rig_seq_open(&r, s, 5);
@@ -131,7 +137,7 @@ START_TEST(the_rest_of_the_batch_does_not_matter)
                 memcpy(got + (size_t)(length[1] - n_at + k) * N_VOCAB, logits + (size_t)at[k] * N_VOCAB,
                        N_VOCAB * sizeof(float));
         }
-        ck_same_bits(": %s, cache %s", pl_type_name(types[_i]), kv_f32 ? "f32" : "f16");
+        ck_same_bits(": %s, cache %s", pl_type_name(types[_i]), caches[kv]);
         rig_close(&r);
     }
     rig_model_close(&m);

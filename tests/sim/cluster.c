@@ -171,7 +171,7 @@ static void draw_budgets(sim_cluster *c)
                                 .n_seqs = c->o.n_seqs + c->o.n_kept,
                                 .n_rows = c->o.n_rows,
                                 .n_threads = 1,
-                                .kv_type = PL_TYPE_F16};
+                                .cache = PL_CACHE_BOTH(PL_TYPE_F16)};
         pl_stage_memory m = pl_model_stage_memory(c->model.profile, &shape);
         uint64_t need =
             m.weights + m.kv + m.compute +

@@ -658,7 +658,7 @@ static uint64_t half_budget(rig *r)
                         .n_seqs = 2,
                         .n_rows = 16,
                         .n_threads = 1,
-                        .kv_type = PL_TYPE_F16};
+                        .cache = PL_CACHE_BOTH(PL_TYPE_F16)};
     pl_stage_memory whole = pl_model_stage_memory(r->model.profile, &s);
     return whole.weights + whole.kv + whole.compute - 1;
 }
@@ -1173,7 +1173,7 @@ START_TEST(options_out_of_range_are_refused_by_name)
         {{.queue_max = -1}, "queue_max"},
         {{.objective = 9}, "objective is 9"},
         {{.n_blocks = -1}, "n_blocks is -1"},
-        {{.kv_type = PL_TYPE_Q4_1, .has_kv_type = true}, "Q4_1"},
+        {{.cache = PL_CACHE_BOTH(PL_TYPE_Q4_1), .has_cache = true}, "Q4_1"},
         {{.heartbeat_ns = 3 * PL_SECOND}, "dead_after_ns"},
     };
     sim_model model;

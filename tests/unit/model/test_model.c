@@ -182,7 +182,7 @@ START_TEST(units_add_up_to_a_bound_of_the_weights)
     rig_model m;
     rig_model_from_bytes(&m, tiny_gguf(.n_layer = 3, .type = PL_TYPE_Q8_0));
     pl_stage_shape shape = {
-        .layer_end = 3, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16};
+        .layer_end = 3, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .cache = PL_CACHE_BOTH(PL_TYPE_F16)};
     uint64_t sum = pl_model_unit_bytes(m.p, PL_UNIT_EMBED) + pl_model_unit_bytes(m.p, PL_UNIT_HEAD),
              macs = pl_model_unit_macs(m.p, PL_UNIT_HEAD);
     for (int32_t l = 0; l < 3; l++) {
@@ -192,7 +192,7 @@ START_TEST(units_add_up_to_a_bound_of_the_weights)
     ck_assert_uint_eq(sum, pl_model_stage_memory(m.p, &shape).weights);
     ck_assert_uint_eq(pl_model_unit_macs(m.p, PL_UNIT_EMBED), 0);
     ck_assert_uint_eq(macs, 3 * (64 * 64 * 2 + 64 * 32 * 2 + 64 * 128 * 3) + 64 * 320);
-    ck_assert_uint_eq(pl_model_stage_memory(m.p, &shape).kv, 3 * 8 * pl_model_kv_block_bytes(m.p, 0, PL_TYPE_F16));
+    ck_assert_uint_eq(pl_model_stage_memory(m.p, &shape).kv, 3 * 8 * pl_model_kv_block_bytes(m.p, 0, PL_CACHE_BOTH(PL_TYPE_F16)));
     rig_model_close(&m);
 }
 END_TEST

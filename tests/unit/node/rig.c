@@ -116,7 +116,7 @@ void rig_plan(rig *r, int32_t first, int32_t end)
     l->n_ctx = 128;
     l->n_seqs = 4;
     l->n_rows = 32;
-    l->kv_type = PL_TYPE_F32;
+    l->kv_type = l->kv_type_v = PL_TYPE_F32;
     l->wire_type = PL_TYPE_F32;
     l->credits = 3;
     bool has_up = first > 0, has_down = end < RIG_LAYERS;

@@ -135,7 +135,7 @@ static pl_stage_shape shape_of(int32_t first, int32_t end, int n_threads)
                             .n_seqs = 2,
                             .n_rows = 8,
                             .n_threads = n_threads,
-                            .kv_type = PL_TYPE_F32};
+                            .cache = PL_CACHE_BOTH(PL_TYPE_F32)};
 }
 
 static pl_status load_stage(const pl_hash *header_hash, int32_t first, int32_t end, pl_stage_memory *memory)

@@ -215,7 +215,7 @@ START_TEST(ready_says_the_bytes_that_the_profile_says)
     rig_neighbour(&r, &r.down, PACELINE__HELLO__ROLE__DOWNSTREAM, 1);
     const actor_message *m = actor_take(&r.coordinator, PACELINE__ENVELOPE__BODY_READY, 20 * S);
     ck_assert_ptr_nonnull(m);
-    pl_stage_shape shape = {0, 3, 16, 128, 4, 32, 1, PL_TYPE_F32};
+    pl_stage_shape shape = {0, 3, 16, 128, 4, 32, 1, {PL_TYPE_F32, PL_TYPE_F32}};
     pl_stage_memory mem = pl_model_stage_memory(r.model.profile, &shape);
     ck_assert_uint_eq(m->e.m->ready->weights_bytes, mem.weights);
     ck_assert_uint_eq(m->e.m->ready->kv_bytes, mem.kv);
@@ -324,7 +324,7 @@ END_TEST
 
 START_TEST(a_budget_that_fits_to_the_byte_is_enough_and_one_less_is_not)
 {
-    pl_stage_shape shape = {0, RIG_LAYERS, 16, 128, 4, 32, 1, PL_TYPE_F32};
+    pl_stage_shape shape = {0, RIG_LAYERS, 16, 128, 4, 32, 1, {PL_TYPE_F32, PL_TYPE_F32}};
     pl_stage_memory m = pl_model_stage_memory(r.model.profile, &shape);
     uint64_t need = m.weights + m.kv + m.compute;
     for (int less = 0; less < 2; less++) {
@@ -617,7 +617,7 @@ START_TEST(a_middle_stage_passes_the_header_on_with_its_own_hidden)
     ck_assert_str_eq(f->tensors[0]->name, "hidden");
     /* What it sent is what layers 0 to 3 give, which is what a stage of layers 4 and 5 turns into the model's token:
      * played by a stage of the fixture. */
-    pl_stage_shape shape = {4, RIG_LAYERS, 16, 128, 4, 32, 1, PL_TYPE_F32};
+    pl_stage_shape shape = {4, RIG_LAYERS, 16, 128, 4, 32, 1, {PL_TYPE_F32, PL_TYPE_F32}};
     hash_stage *last = hash_stage_new(&shape, r.model.profile, &r.model.weights);
     pl_sample_params greedy = {0};
     int32_t blocks[] = {3};

@@ -314,6 +314,7 @@ START_TEST(load_is_checked)
     REJECTED(LOAD, "Load.credits", M->load->credits = 0);
     REJECTED(LOAD, "Load.credits", M->load->credits = 9);
     REJECTED(LOAD, "Load.kv_type", M->load->kv_type = 31);
+    REJECTED(LOAD, "Load.kv_type_v", M->load->kv_type_v = 31);
     REJECTED(LOAD, "Load.wire_type", M->load->wire_type = 2);
     REJECTED(LOAD, "Load.tensors: 0", M->load->n_tensors = 0);
     REJECTED(LOAD, "Load.tensors: 101", M->load->n_tensors = 101);

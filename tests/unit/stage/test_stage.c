@@ -274,7 +274,7 @@ START_TEST(the_planned_memory_is_a_tight_bound_for_any_shape_and_batch)
                                             .n_seqs = 2,
                                             .n_rows = rows[i],
                                             .n_threads = 2,
-                                            .kv_type = PL_TYPE_F16};
+                                            .cache = PL_CACHE_BOTH(PL_TYPE_F16)};
                     pl_stage_memory plan = pl_model_stage_memory(m.p, &shape), used = pl_stage_memory_used(r.stages[s]);
                     ck_assert_uint_eq(used.weights, plan.weights);
                     ck_assert_uint_eq(used.kv, plan.kv);
@@ -334,7 +334,7 @@ START_TEST(shapes_out_of_range_are_refused)
     rig_model m;
     rig_model_from_bytes(&m, tiny_gguf());
     const pl_stage_shape good = {
-        .layer_end = 2, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .kv_type = PL_TYPE_F16};
+        .layer_end = 2, .n_blocks = 8, .n_ctx = 256, .n_seqs = 1, .n_rows = 32, .n_threads = 1, .cache = PL_CACHE_BOTH(PL_TYPE_F16)};
     for (int i = 0; i < 12; i++) {
         pl_stage_options o = {.shape = good, .poll = -1};
         pl_stage *s;
@@ -350,8 +350,8 @@ START_TEST(shapes_out_of_range_are_refused)
         case 7: o.shape.n_seqs = -5; break;
         case 8: o.shape.n_rows = INT32_MAX; break;
         case 9: o.shape.n_threads = 0; break;
-        case 10: o.shape.kv_type = PL_TYPE_Q8_0; break;
-        case 11: o.shape.kv_type = (pl_type)63; break;
+        case 10: o.shape.cache = PL_CACHE_BOTH(PL_TYPE_Q8_0); break;
+        case 11: o.shape.cache.v = (pl_type)63; break;
         }
         pl_status got = pl_stage_open(&s, m.g, m.p, m.weights[0], &o, &err);
         ck_assert_msg(got == (i >= 10 ? PL_ERR_UNSUPPORTED : PL_ERR_INVALID) && s == NULL, "case %d gave %s", i,
@@ -372,7 +372,7 @@ START_TEST(a_failing_heap_is_an_error_and_no_leak)
                                     .n_seqs = 1,
                                     .n_rows = 32,
                                     .n_threads = 1,
-                                    .kv_type = PL_TYPE_F16},
+                                    .cache = PL_CACHE_BOTH(PL_TYPE_F16)},
                           .poll = -1};
     size_t n = pl_gguf_n_tensors(m.g), list[64];
     pl_weight weights[64];
