@@ -7,28 +7,30 @@
 #include <stdlib.h>
 
 #include "engine/base/sys.h"
+#include "engine/sample/sampler.h"
 
 #define NAMES_MAX 256
 
 void cli_defaults(cli_options *o)
 {
+    const pl_sample_params p = pl_sample_defaults();
     *o = (cli_options){
         .n_predict = -1,
-        .temperature = 0.8f,
-        .top_k = 40,
-        .top_p = 0.95f,
-        .min_p = 0.05f,
-        .dynatemp_exponent = 1,
-        .typical_p = 1,
-        .top_n_sigma = -1,
-        .xtc_threshold = 0.1f,
-        .repeat_penalty = 1.0f,
-        .repeat_last_n = 64,
-        .dry_base = 1.75f,
-        .dry_allowed_length = 2,
-        .dry_last_n = -1,
-        .mirostat_tau = 5,
-        .mirostat_eta = 0.1f,
+        .temperature = p.temperature,
+        .top_k = p.top_k,
+        .top_p = p.top_p,
+        .min_p = p.min_p,
+        .dynatemp_exponent = p.dynatemp_exponent,
+        .typical_p = p.typical_p,
+        .top_n_sigma = p.top_n_sigma,
+        .xtc_threshold = p.xtc_threshold,
+        .repeat_penalty = p.repeat_penalty,
+        .repeat_last_n = p.repeat_last_n,
+        .dry_base = p.dry_base,
+        .dry_allowed_length = p.dry_allowed_length,
+        .dry_last_n = p.dry_last_n,
+        .mirostat_tau = p.mirostat_tau,
+        .mirostat_eta = p.mirostat_eta,
         .poll = -1,
         .port = 8080,
         .show_timings = true,

@@ -46,6 +46,9 @@ pl_status pl_model_profile_open(pl_model_profile **out, const pl_gguf *g, pl_err
     p->hp.rope.neox = arch->rope == PL_ROPE_NEOX;
     if (arch->rope == PL_ROPE_NONE) p->hp.rope.n_rot = 0;
     p->hp.rope_local = p->hp.rope;
+    bool causal = false;
+    if (arch->encoder && pl_hparam_bool(g, arch->name, "attention.causal", false, &causal, &problems) && causal)
+        pl_problem_unsupported(&problems, "key %s.attention.causal: true is not known for an encoder", arch->name);
     if (arch->check) arch->check(&p->hp, g, &problems);
     pl_hparams_check_keys(g, arch->name, &problems);
     /* Shapes mean nothing before the numbers are right. */

@@ -15,18 +15,9 @@ static const pl_weight_spec specs[] = {
     PL_SPECS_END,
 };
 
-static void check(pl_hparams *hp, const pl_gguf *g, pl_problems *problems)
-{
-    (void)hp;
-    bool causal = false;
-    if (pl_hparam_bool(g, "nomic-bert", "attention.causal", false, &causal, problems) && causal)
-        pl_problem_unsupported(problems, "key nomic-bert.attention.causal: true is not known for an encoder");
-}
-
 const pl_arch pl_arch_nomic_bert = {.name = "nomic-bert",
                                     .encoder = true,
                                     .norm = PL_NORM_LAYER,
                                     .rope = PL_ROPE_NEOX,
                                     .specs = specs,
-                                    .check = check,
                                     .build = pl_build_encoder};
